@@ -19,6 +19,9 @@ BIN = "/run/lab/bin"  # `array`, `lockify` and `fence_lockify`, as nodes see the
 
 _PORT = 7100
 _LEAST_LEASE = 4000  # ms
+# Leases until the kernel takes a request for lost. An export answers all within sixteen; without a limit, what an export
+# had not answered when it ended waits for ever.
+_PATIENCE = 30
 _MEDIUM = "/dev/ubda"
 _FILE, _KEY, _DLM_CONF = "array.toml", "array.key", "dlm.conf"
 # A device keeps a sector of 512 bytes behind each block of 4096, and 2 MiB for itself. Stripes are whole.
@@ -66,10 +69,15 @@ def prepare(folder: Path, options: Options, limit: float) -> None:
     command([lockify, "cluster", "key", folder / _KEY], limit)
     devices = [f"{net.cluster_address(node)}:{_PORT}@{node}" for node in options.all_nodes]
     words = [word for device in devices for word in ("--device", device)]
-    # Nodes that share few processors are paused by each other: a short token is no reason for a short lease.
-    words += ["--lease", f"{max(options.token, _LEAST_LEASE)}ms", "--device-size", f"{medium_size(options)}B"]
+    words += ["--lease", f"{_lease(options)}ms", "--device-size", f"{medium_size(options)}B"]
     command([lockify, "array", "create", folder / _FILE, *words], limit)
     (folder / _DLM_CONF).write_text(_dlm_conf(options), encoding="utf-8")
+
+
+def _lease(options: Options) -> int:
+    """Milliseconds. Nodes that share few processors are paused by each other: a short token is no reason for a short
+    lease."""
+    return max(options.token, _LEAST_LEASE)
 
 
 def _dlm_conf(options: Options) -> str:
@@ -121,10 +129,10 @@ def wipe() -> str:
     return f"blkdiscard -z {_MEDIUM}"
 
 
-def attach(seconds: int) -> str:
+def attach(options: Options, seconds: int) -> str:
     """The script that exports the array on the node, and makes it the block device. The export remembers whom it was
     before, so that it fences what is left of that."""
-    socket = "/run/array.sock"
+    socket, patience = "/run/array.sock", _PATIENCE * _lease(options) // 1000
     return (
         LOOK
         + _PROCESSES
@@ -135,7 +143,7 @@ runs export || {{
 }}
 look {seconds} "the array is exported" serves export "serves the array"
 attached() {{ [ "$(blockdev --getsize64 /dev/nbd0 2>/dev/null)" -gt 0 ]; }}
-attached || nbd-client -unix {socket} /dev/nbd0 -block-size 4096 >/run/nbd.log 2>&1 ||
+attached || nbd-client -unix {socket} /dev/nbd0 -block-size 4096 -timeout {patience} >/run/nbd.log 2>&1 ||
     {{ cat /run/nbd.log >&2; exit 1; }}
 look {seconds} "/dev/nbd0 is there" attached
 """

@@ -377,7 +377,7 @@ class Lab:
         self._step(array.start_device(_STEP), options.all_nodes, clock)
         first = options.all_nodes[0]
         self._step(array.heal(clock.left()), [first], clock)
-        self._step(array.attach(_STEP), [first], clock)
+        self._step(array.attach(options, _STEP), [first], clock)
         told = self.sh(fs_gfs2.check_inside(options), first, timeout=clock.left())
         self._step(array.detach(_STEP), [first], clock)
         return fs_gfs2.judge(told, unlinked)
@@ -485,7 +485,7 @@ class Lab:
         if options.fs == "none":
             return
         if options.on_array:
-            self._step(array.attach(_STEP), numbers, clock)
+            self._step(array.attach(options, _STEP), numbers, clock)
             clock.step("array attached")
         if options.on_array and new:
             self._step(fs_gfs2.make_inside(options), numbers[:1], clock)
