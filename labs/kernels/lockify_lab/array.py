@@ -19,8 +19,8 @@ BIN = "/run/lab/bin"  # `array`, `lockify` and `fence_lockify`, as nodes see the
 
 _PORT = 7100
 _LEAST_LEASE = 4000  # ms
-# Leases until the kernel takes a request for lost. An export answers all within sixteen; without a limit, what an export
-# had not answered when it ended waits for ever.
+# Leases until the kernel takes a request for lost. An export answers all within sixteen; without a limit, what an
+# export had not answered when it ended waits for ever.
 _PATIENCE = 30
 _MEDIUM = "/dev/ubda"
 _FILE, _KEY, _DLM_CONF = "array.toml", "array.key", "dlm.conf"
@@ -180,7 +180,8 @@ grep fenced "$(log_of export)"
 
 def heal(seconds: float) -> str:
     """The script that ends when the array is whole, and bears the loss of any device. A device that it went on without
-    is rebuilt; one that is just back is let in by itself. A rebuild that fails is tried again, if it is still needed."""
+    is rebuilt; one that is just back is let in by itself. A rebuild that fails is tried again, as long as it is needed.
+    """
     return (
         LOOK
         + f"""

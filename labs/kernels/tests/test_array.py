@@ -200,6 +200,7 @@ def test_faults_at_random(lab: Lab) -> None:
     cluster.finish()
 
 
+@pytest.mark.long
 def test_all_may_crash_at_once(lab: Lab) -> None:
     """As in a power cut: what fsync has acknowledged is on the nodes' own disks."""
     up(lab)

@@ -1,7 +1,7 @@
 """Linux's own NBD on an array: ext4 and XFS on one host, whose export is restarted under load.
 
-The kernel is the client. With `nbd-client` of Debian 12 its device is dead when the export has ended. A client that gives
-the kernel time to wait (`inside/nbd.py`) lets the file system go on as if nothing had been.
+The kernel is the client. With `nbd-client` of Debian 12 its device is dead when the export has ended. A client that
+gives the kernel time to wait (`inside/nbd.py`) lets the file system go on as if nothing had been.
 """
 
 from __future__ import annotations
