@@ -26,10 +26,13 @@ Nodes = int | Sequence[int] | str
 _FS = {"gfs2": fs_gfs2, "ocfs2": fs_ocfs2}
 _STEP = 120  # seconds at most for one step of a node's way into the cluster; `up` has its own limit
 
-# Read in debugfs, what is there of it; of tasks those that cannot be woken.
+# Read in debugfs, what is there of it; what an array has said; of tasks those that cannot be woken.
 DIAGNOSIS = r"""
     cd /sys/kernel/debug/dlm 2>/dev/null && for file in comms/*/* *_claim *_waiters *_queued_asts; do
         [ ! -f "$file" ] || case $file in */rawmsg) ;; *) echo "$file: $(head -n 30 "$file")" ;; esac
+    done
+    for log in /run/lab/array.*."$NODE".log; do
+        [ ! -f "$log" ] || { echo "$log:"; tail -n 8 "$log"; }
     done
     for stat in /proc/[0-9]*/stat; do
         read -r pid name state _ <"$stat" || continue
