@@ -155,7 +155,12 @@ def _up_arguments(sub: argparse.ArgumentParser) -> None:
         help="another kernel on a node",
     )
     sub.add_argument("--memory", default=default.memory, help="of a node (%(default)s)")
-    sub.add_argument("--disk", default=default.disk, help="size of the shared disk (%(default)s)")
+    sub.add_argument(
+        "--disk",
+        default=default.disk,
+        metavar="SIZE|array[:SIZE]",
+        help="a shared disk, or a shared array of the nodes' own disks (%(default)s)",
+    )
     sub.add_argument("--scratch", default=default.scratch, metavar="SIZE", help="of more of them, empty: /dev/ubdb...")
     sub.add_argument("--scratches", type=int, default=default.scratches, metavar="N", help="how many (%(default)s)")
     sub.add_argument("--journals", type=int, default=0, help="one for each node if not given")
@@ -373,8 +378,7 @@ def _fault(arguments: argparse.Namespace) -> int:
         for node in nodes:
             getattr(lab, kind)(node, *receivers)
     elif kind == "join":
-        for node in nodes:
-            lab.join(node, arguments.timeout, kernel=arguments.kernel)
+        lab.join(nodes, arguments.timeout, kernel=arguments.kernel)
     else:
         for node in nodes:
             lab.leave(node, arguments.timeout)

@@ -14,7 +14,7 @@ from .options import Options
 NAME = "lab"
 MOUNTED = "/mnt/fs"
 
-_LOOK = """
+LOOK = """
 look() {  # look SECONDS WHAT COMMAND...: until the command succeeds
     local end=$((SECONDS + $1)) what=$2
     shift 2
@@ -38,12 +38,14 @@ def start_membership(stack: str, members: int, seconds: int) -> str:
 
 
 def start_controld(options: Options, members: int, seconds: int) -> str:
-    """dlm_controld tells the kernel's DLM who the members are. It can fence nobody here: a node that is
+    """dlm_controld tells the kernel's DLM who the members are. It can fence nobody on a shared disk: a node that is
     declared dead was killed, or is cut off by a test that knows what it does. Fencing off, quorum decides
-    who goes on."""
-    arguments = f"--enable_fencing 0 --enable_quorum_lockspace {int(options.quorum)}"
+    who goes on. An array has its own fencing (array.py). It need not wait for nodes that are about to join: one
+    that is cut off too early has no export yet."""
+    fencing = "--enable_fencing 1 --post_join_delay 2" if options.on_array else "--enable_fencing 0"
+    arguments = f"{fencing} --enable_quorum_lockspace {int(options.quorum)}"
     return (
-        _LOOK
+        LOOK
         + f"""
 mkdir -p /var/log/dlm_controld
 pidof -q dlm_controld || dlm_controld {arguments} || exit 1
@@ -57,7 +59,7 @@ def stop_membership(stack: str, seconds: int) -> str:
     if stack == "o2cb":
         return f"o2cb --config-file=/run/lab/o2cb.conf unregister-cluster {NAME}"
     return (
-        _LOOK
+        LOOK
         + f"""
 # Asked again and again: dlm_controld looks whether it was asked only when that interrupts its waiting, and forgets it
 # as long as it knows a lockspace.
@@ -70,7 +72,7 @@ for daemon in dlm_controld corosync; do look {seconds} "$daemon ends" ended "$da
 def has_token(token: int, seconds: int) -> str:
     """The script that ends when corosync has read that token, after its file has changed."""
     return (
-        _LOOK
+        LOOK
         + f"""
 has() {{ corosync-cmapctl -g totem.token | grep -q "= {token}$"; }}
 look {seconds} "corosync has a token of {token} ms" has
@@ -80,7 +82,7 @@ look {seconds} "corosync has a token of {token} ms" has
 
 def _start_corosync(members: int, seconds: int) -> str:
     return (
-        _LOOK
+        LOOK
         + f"""
 export COROSYNC_MAIN_CONFIG_FILE=/run/lab/corosync.conf
 pidof -q corosync || corosync -c /run/lab/corosync.conf || {{ tail /var/log/corosync.log >&2; exit 1; }}

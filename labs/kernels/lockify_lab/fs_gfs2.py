@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from .cluster import MOUNTED, NAME
@@ -23,14 +24,26 @@ _USUAL = re.compile(
 # And of dinodes that have no name any more and that no node has deleted: it reclaims them, in resource groups without
 # any other error.
 _CLEANED = re.compile(r"RGs: Consistent: \d+ +Cleaned: \d+ +Inconsistent: 0 +Fixed: 0 ")
-_RECLAIMED = re.compile(r"RG #\d+ \(0x[0-9a-f]+\) Inode count inconsistent|Resource group counts updated")
+_RECLAIMED = re.compile(r"RG #\d+ \(0x[0-9a-f]+\) (Inode|free) count inconsistent|Resource group counts updated")
+# Their data goes with them: so many blocks, it says, and then each of them.
+_TO_FREE = re.compile(r"(\d+) blocks may need to be freed in pass 5 due to the cleaned resource groups")
+_FREED = re.compile(r"Block \d+ \(0x[0-9a-f]+\) bitmap says 1 \(data\) but FSCK saw 0 \(free\)")
 
 
 def make(disk: Path, options: Options, limit: float) -> None:
+    command([*_mkfs(options), disk], limit)
+
+
+def make_inside(options: Options) -> str:
+    """The script that makes it in a node, where the node has its device."""
+    return f"{shlex.join(_mkfs(options))} {options.device}"
+
+
+def _mkfs(options: Options) -> list[str]:
     journal = options.journal_size or 32
     words = ["mkfs.gfs2", "-O", "-q", "-K", "-p", "lock_dlm", "-t", f"{NAME}:{LOCKSPACE}"]
     words += ["-j", str(options.journal_count), "-J", str(journal), *options.mkfs]
-    command([*words, disk], limit)
+    return words
 
 
 def check(disk: Path, limit: float, unlinked: bool = False) -> str:
@@ -40,14 +53,32 @@ def check(disk: Path, limit: float, unlinked: bool = False) -> str:
     fsck.gfs2 replays them only if it may repair, too, so what it tells decides. The file of free space
     (statfs) is written now and then only, and is never right after a crash.
     """
-    told = command(["fsck.gfs2", "-y", disk], limit, accept=(0, 1), merge=True)
+    return judge(command(["fsck.gfs2", "-y", disk], limit, accept=(0, 1), merge=True), unlinked)
+
+
+def check_inside(options: Options) -> str:
+    """The script that does it in a node. `judge` judges its output."""
+    return f"fsck.gfs2 -y {options.device} 2>&1 || [ $? = 1 ]"
+
+
+def judge(told: str, unlinked: bool = False) -> str:
+    """Raises if fsck.gfs2 tells of errors; else returns all of it."""
     repaired = [line for line in told.splitlines() if not _USUAL.match(line)]
     if repaired and unlinked and _CLEANED.match(repaired[0]):
-        repaired = [line for line in repaired[1:] if not _RECLAIMED.match(line)]
+        repaired = [line for line in _without_freed(repaired[1:]) if not _RECLAIMED.match(line)]
     if repaired:
         raise LabError("fsck.gfs2 found errors:\n" + "\n".join(repaired[:40]), Exit.SCRIPT)
     return told
 
 
+def _without_freed(lines: list[str]) -> list[str]:
+    """The rest, if as many blocks were freed as there were reason for; else all."""
+    reasons = [int(found[1]) for line in lines if (found := _TO_FREE.match(line))]
+    freed = [line for line in lines if _FREED.match(line)]
+    if not reasons or len(freed) > sum(reasons):
+        return lines
+    return [line for line in lines if not (_TO_FREE.match(line) or _FREED.match(line) or line == "Fixed.")]
+
+
 def mount(options: Options) -> str:
-    return f"mount -t gfs2 -o {options.mount_options} /dev/ubda {MOUNTED}"
+    return f"mount -t gfs2 -o {options.mount_options} {options.device} {MOUNTED}"

@@ -26,7 +26,7 @@ BUILD_PACKAGES = (
 )  # fmt: skip
 NODE_PACKAGES = (
     "corosync", "dlm-controld", "gfs2-utils", "ocfs2-tools", "iproute2", "util-linux", "procps",
-    "ibverbs-providers",
+    "ibverbs-providers", "nbd-client", "xfsprogs",
 )  # fmt: skip
 TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev")
 # For the baselines of `bench paper`.

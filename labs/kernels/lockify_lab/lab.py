@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import checks, cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
+from . import array, checks, cluster, control, faults, fs_gfs2, fs_ocfs2, history, jobs, node, tables
 from .errors import Exit, LabError, UsageError
 from .host import PACKAGE, is_locked, labs_dir, locked, need_root, say
 from .jobs import OnOutput, Result
-from .options import Options, check_name
+from .options import Options, check_name, in_bytes
 
 # A node, some nodes, or "all": all but those that a fault of the lab crashed, so that a node which
 # died by itself is noticed by every command.
@@ -26,10 +26,13 @@ Nodes = int | Sequence[int] | str
 _FS = {"gfs2": fs_gfs2, "ocfs2": fs_ocfs2}
 _STEP = 120  # seconds at most for one step of a node's way into the cluster; `up` has its own limit
 
-# Read in debugfs, what is there of it; of tasks those that cannot be woken.
+# Read in debugfs, what is there of it; what an array has said; of tasks those that cannot be woken.
 DIAGNOSIS = r"""
     cd /sys/kernel/debug/dlm 2>/dev/null && for file in comms/*/* *_claim *_waiters *_queued_asts; do
         [ ! -f "$file" ] || case $file in */rawmsg) ;; *) echo "$file: $(head -n 30 "$file")" ;; esac
+    done
+    for log in /run/lab/array.*."$NODE".log; do
+        [ ! -f "$log" ] || { echo "$log:"; tail -n 8 "$log"; }
     done
     for stat in /proc/[0-9]*/stat; do
         read -r pid name state _ <"$stat" || continue
@@ -96,7 +99,7 @@ class Lab:
             shutil.rmtree(self.folder, ignore_errors=True)  # left behind by a lab that was killed
             clock = _Clock(timeout)
             self._prepare(options, kernels)
-            clock.step("file system made")
+            clock.step("array described" if options.on_array else "file system made")
             leash = control.start(self.folder, clock.left())
             try:
                 self._bring_up(options, clock)
@@ -220,27 +223,33 @@ class Lab:
         self.sh(faults.netem(delay, loss), nodes)
 
     def leave(self, number: int, timeout: float = 60) -> None:
-        """Unmounts and leaves the cluster in order; the node goes on running."""
+        """Unmounts and leaves the cluster in order; the node goes on running, and so does its device of an array."""
         options, clock = self.options, _Clock(timeout)
         if options.fs != "none":
             self._step(f"! mountpoint -q {cluster.MOUNTED} || umount {cluster.MOUNTED}", [number], clock)
+        if options.on_array:
+            self._step(array.detach(_STEP), [number], clock)
         if options.stack != "none":
             self._step(cluster.stop_membership(options.stack, _STEP), [number], clock)
 
-    def join(self, number: int, timeout: float = 120, *, kernel: str = "") -> None:
+    def join(self, nodes: int | Sequence[int], timeout: float = 120, *, kernel: str = "") -> None:
         """Brings a node back that left or died: boots it if need be, and mounts. With another
-        kernel, if one is named; it keeps that."""
+        kernel, if one is named; it keeps that. Several nodes come together: where none has stayed, one alone would wait
+        for a quorum. An array is whole again afterwards, and bears the next loss."""
         clock = _Clock(timeout)
+        numbers = self._choose(nodes)
         if kernel:
-            self._replace_kernel(number, kernel, clock)
+            for number in numbers:
+                self._replace_kernel(number, kernel, clock)
         options = self.options
-        if number not in self._running():
-            control.request(self.folder, "start", node=number)
-        self._wait_up([number], clock)
+        self._boot(numbers, clock)
         if options.delay:
-            self.netem(number, delay=options.delay)
-        members = {number, *self._members(options, clock)}
-        self._enter(options, [number], len(members), clock)
+            self.netem(numbers, delay=options.delay)
+        members = {*numbers, *self._members(options, clock)}
+        self._enter(options, numbers, len(members), clock)
+        if options.on_array:
+            self._step(array.heal(clock.left()), numbers[:1], clock)
+            clock.step("array whole")
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -353,8 +362,28 @@ class Lab:
         for result in self.run(f"mountpoint -q {cluster.MOUNTED}", self._running(), timeout=10):
             if result.status == 0 or result.status is None:
                 raise LabError(f"node {result.node} has the file system mounted: `leave` or `crash` it first")
+        if options.on_array:
+            return self._fsck_array(options, timeout, unlinked)
         check: Callable[..., str] = _FS[options.fs].check
         return check(self.disk, timeout, unlinked=True) if unlinked else check(self.disk, timeout)
+
+    def scrub(self, timeout: float = 300) -> str:
+        """Compares all stripes of the array; raises if one does not fit."""
+        if not self.options.on_array:
+            raise UsageError(f"lab {self.name} has no array: start it with --disk array")
+        return self.sh("array scrub", self._running()[0], timeout=timeout)
+
+    def _fsck_array(self, options: Options, timeout: float, unlinked: bool) -> str:
+        """In a node. The array needs all but one of its devices, so nodes that do not run are booted for theirs."""
+        clock = _Clock(timeout)
+        self._boot(options.all_nodes, clock)
+        self._step(array.start_device(_STEP), options.all_nodes, clock)
+        first = options.all_nodes[0]
+        self._step(array.heal(clock.left()), [first], clock)
+        self._step(array.attach(options, _STEP), [first], clock)
+        told = self.sh(fs_gfs2.check_inside(options), first, timeout=clock.left())
+        self._step(array.detach(_STEP), [first], clock)
+        return fs_gfs2.judge(told, unlinked)
 
     @property
     def options(self) -> Options:
@@ -364,6 +393,7 @@ class Lab:
 
     @property
     def disk(self) -> Path:
+        """The shared disk. With an array there is none."""
         return self.folder / "disk.img"
 
     @property
@@ -400,13 +430,20 @@ class Lab:
         shutil.copytree(PACKAGE / "inside", self.folder / "inside")
         options.save(self.folder)
         cluster.write_configuration(self.folder, options)
-        disks = {self.disk.name: options.disk}
+        own = {number: {self.disk.name: options.disk_bytes} for number in options.all_nodes}
+        if options.on_array:
+            size = array.medium_size(options)
+            own = {number: {array.medium(number): size} for number in options.all_nodes}
+            array.prepare(self.folder, options, 60)
+        scratch = {}
         if options.scratch:
-            disks |= {f"scratch{index}.img": options.scratch for index in range(1, options.scratches + 1)}
-        for name, size in disks.items():
-            with open(self.folder / name, "wb") as disk:
-                disk.truncate(int(size[:-1]) << (20 if size.endswith("M") else 30))
-        if options.fs != "none":
+            size = in_bytes(options.scratch)
+            scratch = {f"scratch{index}.img": size for index in range(1, options.scratches + 1)}
+        for disks in (*own.values(), scratch):
+            for name, size in disks.items():
+                with open(self.folder / name, "wb") as disk:
+                    disk.truncate(size)
+        if options.fs != "none" and not options.on_array:
             _FS[options.fs].make(self.disk, options, 60)
         specs = [
             node.NodeSpec(
@@ -416,7 +453,7 @@ class Lab:
                 cpu=options.pin.get(number),
                 append=[*options.append, f"TOOLS={':'.join(options.tools)}"],
                 mtu=options.mtu,
-                disks=list(disks),
+                disks=[*own[number], *scratch],
             )
             for number in options.all_nodes
         ]
@@ -432,10 +469,16 @@ class Lab:
             self._step(faults.netem(options.delay, ""), options.all_nodes, clock)
         if options.trace:
             self._step(history.start_script(), options.all_nodes, clock)
-        self._enter(options, options.all_nodes, options.nodes, clock)
+        self._enter(options, options.all_nodes, options.nodes, clock, new=True)
 
-    def _enter(self, options: Options, numbers: list[int], members: int, clock: _Clock) -> None:
-        """Makes nodes members and mounts there, one node after the other: five at once hung now and then."""
+    def _enter(self, options: Options, numbers: list[int], members: int, clock: _Clock, new: bool = False) -> None:
+        """Makes nodes members and mounts there, one node after the other: five at once hung now and then.
+
+        A node of an array exports it when it is a member: others may still fence whom it was before.
+        """
+        if options.on_array:
+            self._step(array.configure_fencing() + array.start_device(_STEP, new), numbers, clock)
+            clock.step("devices of the array run")
         if options.stack != "none":
             self._step(cluster.start_membership(options.stack, members, _STEP), numbers, clock)
             clock.step("members of the cluster")
@@ -444,11 +487,25 @@ class Lab:
             clock.step("DLM configured")
         if options.fs == "none":
             return
+        if options.on_array:
+            self._step(array.attach(options, _STEP), numbers, clock)
+            clock.step("array attached")
+        if options.on_array and new:
+            self._step(fs_gfs2.make_inside(options), numbers[:1], clock)
+            clock.step("file system made")
         for number in numbers:
             self._step(_FS[options.fs].mount(options), [number], clock)
         clock.step("file system mounted")
         if options.stack == "dlm":
             self._step(switch_claim(options.claim), numbers, clock)
+
+    def _boot(self, numbers: list[int], clock: _Clock) -> None:
+        """Nodes that do not run."""
+        running = self._running()
+        for number in numbers:
+            if number not in running:
+                control.request(self.folder, "start", node=number)
+        self._wait_up(numbers, clock)
 
     def _wait_up(self, numbers: list[int], clock: _Clock) -> None:
         for number in numbers:
@@ -531,6 +588,8 @@ class Lab:
     def _environment(self, number: int) -> dict[str, str]:
         options = Options.load(self.folder)
         tools = [f"/run/tools/{index}" for index, _ in enumerate(options.tools)]
+        if options.on_array:
+            tools.append(array.BIN)
         path = [*tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         return {
             "NODE": str(number),

@@ -17,6 +17,8 @@ from .errors import LabError, UsageError
 FILE_SYSTEMS = ("gfs2", "ocfs2", "none")
 STACKS = ("dlm", "o2cb", "none")
 CLAIMS = ("off", "strict", "on")
+DISK = "2G"
+ARRAY = "array"
 MOST_NODES = 16
 MOST_DISKS = 16  # user-mode Linux has no more
 
@@ -36,7 +38,7 @@ class Options:
     kernel: str = field(default_factory=lambda: str(Kernel.default()))
     kernel_of: Mapping[int, str] = field(default_factory=dict)
     memory: str = "1G"
-    disk: str = "2G"
+    disk: str = DISK  # or "array", "array:SIZE": of the nodes' own disks
     scratch: str = ""  # size of each of `scratches` more shared disks, on which nothing is made: from /dev/ubdb on
     scratches: int = 1
     journals: int = 0  # 0: one for each node
@@ -64,9 +66,14 @@ class Options:
             self.claim != "off" and (self.fs == "none" or self.stack != "dlm"),
             "--claim strict|on needs a file system on --stack dlm: o2cb has no claim",
         )
-        for name, value in (("--memory", self.memory), ("--disk", self.disk), ("--scratch", self.scratch or self.disk)):
+        sizes = (("--memory", self.memory), ("--disk", self.disk_size), ("--scratch", self.scratch or DISK))
+        for name, value in sizes:
             _refuse(not _SIZE.match(value), f"{name} is a number with M or G, for example 512M")
         _refuse(not 1 <= self.scratches <= MOST_DISKS - 1, f"--scratches is 1 to {MOST_DISKS - 1}")
+        _refuse(
+            self.on_array and (self.fs != "gfs2" or self.nodes < 3),
+            "--disk array needs --fs gfs2 and --nodes 3 or more: each node has a device of a RAID-5",
+        )
         _refuse(self.journals < 0 or 0 < self.journals < self.nodes, "--journals is at least --nodes")
         _refuse(self.journal_size != 0 and self.journal_size < 8, "--journal-size is at least 8 (MiB)")
         if self.delay:
@@ -78,6 +85,24 @@ class Options:
             _refuse(bool(wrong), f"{name}: there is no node {wrong}, this lab has 1 to {self.nodes}")
         for folder in self.tools:
             _refuse(not Path(folder).is_dir(), f"--tools: {folder} is not a folder")
+
+    @property
+    def on_array(self) -> bool:
+        """The file system is on an array of the nodes' own disks, and not on a shared one."""
+        return self.disk.partition(":")[0] == ARRAY
+
+    @property
+    def disk_size(self) -> str:
+        return (self.disk.partition(":")[2] or DISK) if self.on_array else self.disk
+
+    @property
+    def disk_bytes(self) -> int:
+        return in_bytes(self.disk_size)
+
+    @property
+    def device(self) -> str:
+        """The file system's device, in a node."""
+        return "/dev/nbd0" if self.on_array else "/dev/ubda"
 
     @property
     def all_nodes(self) -> list[int]:
@@ -126,6 +151,11 @@ class Options:
         for name in ("kernel_of", "pin"):  # JSON has no numbers as keys
             data[name] = {int(node): value for node, value in data[name].items()}
         return Options(**data)
+
+
+def in_bytes(size: str) -> int:
+    """A size that has been checked."""
+    return int(size[:-1]) << (20 if size.endswith("M") else 30)
 
 
 def check_name(name: str) -> None:

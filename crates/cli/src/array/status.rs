@@ -232,6 +232,14 @@ fn of_medium(device: &Device) -> String {
     [unreadable, errors, lost].into_iter().flatten().collect()
 }
 
+/// A device beside which no other of its group is given up, for the end of a sentence.
+fn of_unsettled(device: &Device) -> &'static str {
+    match device.serving && device.unsettled == Some(true) {
+        true => ", and until then the array cannot go on without another device",
+        false => "",
+    }
+}
+
 fn hosts(answer: &Answer) -> Vec<u32> {
     answer.iter().flat_map(|report| &report.hosts).map(|(host, _)| *host).collect()
 }
@@ -259,7 +267,8 @@ fn text(status: &Status) -> String {
             count(d.requests),
             match (&d.why, d.unchecked) {
                 (None, Some(left @ 1..)) => {
-                    format!("serves; {left} stripes to be checked{}", of_medium(d))
+                    let (medium, unsettled) = (of_medium(d), of_unsettled(d));
+                    format!("serves; {left} stripes to be checked{unsettled}{medium}")
                 }
                 _ => with_others(stands(&d.why) + &of_medium(d), d),
             },

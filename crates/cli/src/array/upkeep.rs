@@ -210,7 +210,32 @@ pub fn rebuild(args: &RebuildArgs) -> Ended {
     let file = args.which.file()?;
     let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
+    await_served(args, &file, device)?;
     rebuild_device(&array, device, false, &args.pacing.pace(&file.layout)?)
+}
+
+/// Waits until the others have let a device in that was just started. A rebuild that begins earlier takes it for gone again.
+fn await_served(args: &RebuildArgs, file: &ArrayFile, device: DeviceId) -> Result<(), Failure> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answers = ask(file, args.which.secure.identity()?, Duration::from_secs(3))
+            .or_fail(Code::Failed)?;
+        let (is, why) = match answers.voters.get(usize::from(device.0)) {
+            Some(Err(why)) => ("is not there", Some(why.clone())),
+            Some(Ok(report)) if !report.serving && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            Some(Ok(report)) if !report.serving => ("does not serve", report.waits.clone()),
+            _ => return Ok(()),
+        };
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+        let what = format!(
+            "device {0} {is}{why}: start it with `lockify array device FILE --id {0}`, or see its log",
+            args.id
+        );
+        return Err(Failure::new(Code::Failed, what));
+    }
 }
 
 /// Has the array count a new device as failed, and rebuilds it.
