@@ -380,8 +380,7 @@ def _fault(arguments: argparse.Namespace) -> int:
     elif kind == "join":
         lab.join(nodes, arguments.timeout, kernel=arguments.kernel)
     else:
-        for node in nodes:
-            lab.leave(node, arguments.timeout)
+        lab.leave(nodes, arguments.timeout)
     _tell(arguments, {"fault": kind, "nodes": nodes}, f"{kind}: node {', '.join(map(str, nodes))}")
     return Exit.OK
 

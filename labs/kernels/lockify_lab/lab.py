@@ -222,15 +222,19 @@ class Lab:
         """Delay and loss of what the nodes send; without either, none."""
         self.sh(faults.netem(delay, loss), nodes)
 
-    def leave(self, number: int, timeout: float = 60) -> None:
-        """Unmounts and leaves the cluster in order; the node goes on running, and so does its device of an array."""
+    def leave(self, nodes: int | Sequence[int], timeout: float = 60) -> None:
+        """Unmounts and leaves the cluster in order; the node goes on running, and so does its device of an array.
+        Of several nodes all unmount before the first one leaves: the last ones would wait for a quorum."""
         options, clock = self.options, _Clock(timeout)
-        if options.fs != "none":
-            self._step(f"! mountpoint -q {cluster.MOUNTED} || umount {cluster.MOUNTED}", [number], clock)
-        if options.on_array:
-            self._step(array.detach(_STEP), [number], clock)
-        if options.stack != "none":
-            self._step(cluster.stop_membership(options.stack, _STEP), [number], clock)
+        numbers = self._choose(nodes)
+        for number in numbers:
+            if options.fs != "none":
+                self._step(f"! mountpoint -q {cluster.MOUNTED} || umount {cluster.MOUNTED}", [number], clock)
+        for number in numbers:
+            if options.on_array:
+                self._step(array.detach(_STEP), [number], clock)
+            if options.stack != "none":
+                self._step(cluster.stop_membership(options.stack, _STEP), [number], clock)
 
     def join(self, nodes: int | Sequence[int], timeout: float = 120, *, kernel: str = "") -> None:
         """Brings a node back that left or died: boots it if need be, and mounts. With another

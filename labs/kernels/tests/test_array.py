@@ -89,8 +89,7 @@ class Cluster:
         for node in nodes:
             looked_at = verify(self.lab, self.ended, node)
         print(f"{kept} changes were kept, and {looked_at} files and pages are right on nodes {nodes}", flush=True)
-        for node in nodes:
-            self.lab.leave(node, timeout=120)
+        self.lab.leave(nodes, timeout=300)
         self.lab.fsck(unlinked=True)  # a node may have crashed between the removal of a name and that of its dinode
         print(self.lab.scrub(), flush=True)
 
@@ -217,6 +216,5 @@ def test_all_may_crash_at_once(lab: Lab) -> None:
     verify(lab, cluster.ended, 2)
     with pytest.raises(LabError, match="has the file system mounted"):
         lab.fsck()
-    for node in (1, 2, 3):
-        lab.leave(node)
+    lab.leave([1, 2, 3], timeout=300)
     lab.scrub()
