@@ -446,10 +446,10 @@ impl ArrayFile {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn file() -> ArrayFile {
+    pub(crate) fn file() -> ArrayFile {
         let entry =
             |id: u16| DeviceEntry { id, address: ([127, 0, 0, 1], 7000 + id).into(), node: 0 };
         ArrayFile {
