@@ -52,7 +52,7 @@ impl Condition {
         }
     }
 
-    /// Up to which timestamp the medium has all writes, of a device that comes back with the blocks that it left with.
+    /// Up to which timestamp the medium has all writes. Only a device that comes back with its old blocks has such a time.
     pub fn whole_to(self) -> Option<Time> {
         match self {
             Condition::Returning { whole_to, .. } => Some(whole_to),

@@ -11,7 +11,7 @@ use crate::{ArrayFile, Durability};
 /// Operations may be under way when a device leaves, and clocks differ. So a medium may lack a write that is older than its
 /// newest block.
 ///
-/// - A host whose operation is under way at a device, and which that device does not hear, is fenced after a lease. The write is
+/// - A device fences a host that it does not hear and that has an operation under way there, after a lease. The write is
 ///   repaired while the device is there.
 /// - No operation takes longer than sixteen leases.
 /// - A host whose clock is more than a second ahead is refused.
@@ -33,7 +33,7 @@ pub fn whole_to(file: &ArrayFile, flushed_to: Time, newest: Time) -> Time {
     durable.saturating_sub(MARGIN.saturating_add(leases))
 }
 
-/// What a survey has found.
+/// The findings of a survey.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
     /// The data blocks of both devices.

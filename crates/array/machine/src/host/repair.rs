@@ -12,8 +12,7 @@ use crate::recovery::column::{
 };
 use crate::recovery::returned::{Returned, Verdict};
 use crate::{
-    ArrayState, BlockError, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Stamp,
-    Time,
+    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Stamp, Time,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,7 +71,7 @@ pub(super) struct Found {
     pub marked: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
-    /// What a survey has found.
+    /// The findings of a survey.
     pub outlook: Outlook,
 }
 
@@ -98,24 +97,33 @@ impl Pass {
         Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, survey, found }
     }
 
-    /// Returns true if the pass reads a device's unit, and up to which timestamp the device has every write, if the array has
-    /// gone on without it. `alone`: no other unit of the stripe is missing.
-    fn reads(&self, state: &ArrayState, device: DeviceId, alone: bool) -> (bool, Option<Time>) {
-        match self.survey {
-            Some(survey) if device == survey.device => (true, Some(survey.whole_to)),
-            Some(survey) => (device != survey.without && state.has(device, self.stripe), None),
-            None if state.has(device, self.stripe) => (true, None),
-            None if alone => (false, None),
-            None => {
-                let whole_to = state.condition(device).and_then(Condition::whole_to);
-                (whole_to.is_some(), whole_to)
-            }
+    /// The device whose old blocks the pass reads, and up to which timestamp these have every write. They are of use only beside
+    /// one other missing unit. If both devices come back, one of them counts as missing.
+    fn comes_back(&self, layout: &Layout, state: &ArrayState) -> Option<(DeviceId, Time)> {
+        if let Some(Survey { device, whole_to, .. }) = self.survey {
+            return Some((device, whole_to));
         }
+        let units = (0..layout.data).map(|unit| layout.data(self.stripe, unit));
+        let mut missing = units
+            .chain([layout.parity(self.stripe)])
+            .filter(|device| !state.has(*device, self.stripe));
+        let whole_to = |device| Some((device, state.condition(device)?.whole_to()?));
+        match plan::missing_units(layout, state, self.stripe) {
+            2 => missing.find_map(whole_to),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the pass reads a device's unit.
+    fn reads(&self, state: &ArrayState, device: DeviceId, old: Option<Time>) -> bool {
+        let is_lost = self.survey.is_some_and(|survey| survey.without == device);
+        old.is_some() || state.has(device, self.stripe) && !is_lost
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
         let columns = 0..layout.unit;
         let missing = plan::missing_units(layout, state, self.stripe);
+        let comes_back = self.comes_back(layout, state);
         // Two devices of a group are out only if an operator has accepted the loss: repairs make the best of it.
         if !self.repair && self.survey.is_none() && missing > 1 {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
@@ -125,8 +133,9 @@ impl Pass {
         let parity = (Unit::Parity, layout.parity(self.stripe));
         let mut accesses = Vec::new();
         for (unit, device) in units.chain([parity]) {
-            // With more missing units, old blocks are of no use.
-            let (reads, whole_to) = self.reads(state, device, missing != 2);
+            let old = comes_back.filter(|(returned, _)| *returned == device);
+            let whole_to = old.map(|(_, time)| time);
+            let reads = self.reads(state, device, whole_to);
             // Blocks that are rebuilt, but not yet known to be, must fit the repaired ones.
             let rebuilding = self.repair && state.is_rebuilding(device);
             if reads || self.onto == Some(device) || rebuilding {
@@ -367,7 +376,7 @@ fn with_used(
     findings
 }
 
-/// What would be left of both devices' data.
+/// Counts the data blocks of both devices.
 fn outlook(
     survey: Survey,
     returned: &Returned,
@@ -421,7 +430,7 @@ fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize
 mod tests {
     use super::*;
     use crate::recovery::column::mended;
-    use crate::{Change, Redundancy};
+    use crate::{Change, Condition, HostId, Redundancy};
 
     #[test]
     fn a_repair_writes_also_what_is_being_rebuilt() {
@@ -475,5 +484,27 @@ mod tests {
         }
         pass.repair = false;
         assert_eq!(pass.plan(&layout, &rebuilding).unwrap().accesses.len(), 2);
+    }
+
+    /// Old blocks are read beside one other missing unit only, and those of one device only.
+    #[test]
+    fn a_repair_reads_the_old_blocks_of_one_device() {
+        let (redundancy, stripes) = (Redundancy::Raid5, 2);
+        let layout = Layout { redundancy, data: 2, groups: 1, unit: 2, block_size: 16, stripes };
+        let life = Life { host: HostId(1), incarnation: 1 };
+        let pass = Pass::after(life, 0, Vec::new());
+        let old = |devices: [Condition; 3]| {
+            let state = ArrayState { devices: devices.to_vec(), ..ArrayState::new(3) };
+            let plan = pass.plan(&layout, &state).unwrap();
+            let read = |access: &Access| Some((access.whole_to?, access.read.clone()?));
+            plan.accesses.iter().filter_map(read).map(|(time, _)| time).collect::<Vec<_>>()
+        };
+        use Condition::{Failed, Good};
+        let back = |whole_to| Condition::Returning { done: 0, whole_to };
+        assert_eq!(old([back(7), Failed, Good]), [7]);
+        assert_eq!(old([back(7), Good, Good]), [0; 0]);
+        assert_eq!(old([back(7), Failed, Failed]), [0; 0]);
+        assert_eq!(old([back(7), back(8), Good]).len(), 1);
+        assert_eq!(old([Condition::Returning { done: 1, whole_to: 7 }, Failed, Good]), [0; 0]);
     }
 }

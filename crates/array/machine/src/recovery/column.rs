@@ -229,7 +229,7 @@ pub(super) fn headers_of<'a>(columns: &'a [(Column<'_>, Vec<Seen>)]) -> Option<H
     Some(headers)
 }
 
-/// What records say against each column.
+/// By column: the accusations of records.
 fn accused(
     columns: &[(Column<'_>, Vec<Seen>)],
     headers: &Headers<'_>,

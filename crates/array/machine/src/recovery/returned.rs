@@ -1,13 +1,13 @@
-//! The blocks of a device that comes back with the medium that it left with, in stripes that miss another unit as well
-//! (docs/design/array.md 3.9).
+//! A device comes back with the medium that it left with (docs/design/array.md 3.9). This is about its blocks in stripes that
+//! miss another unit as well.
 //!
 //! Hosts have gone on without the device, so its blocks may be old. The other blocks of the column tell, unless the only one
 //! that could is on the other missing device. A [`Verdict`] says for each block what is known.
 //!
-//! *A data block.* Every write of it since has gone to parity. So it is the newest if parity is not newer. It is the newest as
-//! well if parity's last write is from a time up to which the medium has everything. If parity is newer than both, some
-//! unit of the column was written since. Nobody knows which one, so the block counts as old. Parity may be on the other missing
-//! device. Then nobody knows anything.
+//! *A data block.* Every write of it since has gone to parity. So it is the newest if parity is not newer. The same holds if
+//! parity's last write is old enough: the medium has everything up to some time. If parity is newer than both, some unit of the
+//! column was written since. Nobody knows which one, so the block counts as old. Parity may be on the other missing device.
+//! Then nobody knows anything.
 //!
 //! *A parity block.* It does not fit any more if a data block of the column was written since. The other missing device's
 //! block may have been written as well. Nobody knows that, and the block before that is what parity yields.
@@ -18,7 +18,7 @@
 use super::column::{Column, Mend, Seen, headers_of};
 use crate::{DeviceId, Header, Outlook, Stamp, Time};
 
-/// What is known of a block of the device.
+/// The knowledge of a block of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// Nobody has written the block since.
@@ -79,7 +79,7 @@ impl Returned {
         Header { skipped, ..*record }
     }
 
-    /// What the other blocks of the column tell, by their timestamps.
+    /// By the timestamps of the other blocks of the column.
     fn beside(&self, units: &[Seen], own: Stamp) -> Verdict {
         let written_since = |seen: &Seen| {
             let stamp = seen.header().map(|header| header.stamp);
