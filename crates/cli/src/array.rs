@@ -1,5 +1,6 @@
 //! `lockify array`: shared arrays of devices, without a controller.
 
+mod assemble;
 mod create;
 mod device;
 mod examine;
@@ -52,6 +53,7 @@ enum Command {
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
+    Assemble(assemble::Args),
     Recover(recover::Args),
     Examine(examine::Args),
 }
@@ -76,6 +78,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),
+        Command::Assemble(args) => assemble::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Examine(args) => examine::run(args),
     }

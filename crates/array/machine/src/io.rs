@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, DeviceId, Life, OpId, Span, Stamp, Units};
+use crate::{Change, DeviceId, Life, OpId, Span, Stamp, Time, Units};
 
 /// Whom a host talks to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -60,6 +60,18 @@ pub enum Work {
         /// The stripe.
         stripe: u64,
     },
+    /// Look what would be left of a stripe if a device that is out came back with the medium that it left with, and another one
+    /// of its group were lost (docs/design/array.md 3.9). Nothing is written.
+    Survey {
+        /// The device that is out.
+        device: DeviceId,
+        /// Its medium has every write up to this timestamp.
+        whole_to: Time,
+        /// The other one.
+        without: DeviceId,
+        /// The stripe.
+        stripe: u64,
+    },
     /// Fence a life of another host, repair its unfinished writes, and free its locks (docs/design/array.md 3.2). It may
     /// be repeated, and several hosts may do it at once.
     Fence {
@@ -97,6 +109,8 @@ pub enum HostAnswer {
         /// Those of them that this rebuild has marked.
         marked: u32,
     },
+    /// What a survey of a stripe has found.
+    Surveyed(Outlook),
     /// The findings of a scrub that could not decide everything.
     Undecided {
         /// As in [`HostAnswer::Scrubbed`].
@@ -106,6 +120,37 @@ pub enum HostAnswer {
         /// Columns that do not fit, and of which nobody knows which block is right. They are as they were.
         undecided: u32,
     },
+}
+
+/// The data blocks of two devices of a group: one is out and has its medium, and the other one is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outlook {
+    /// Blocks of the first one that are the newest.
+    pub current: u64,
+    /// Those that are the newest, unless they were written since: only the lost device could tell.
+    pub may_be_old: u64,
+    /// Those that were written since, as far as anybody knows. Their newest content is lost.
+    pub outdated: u64,
+    /// Those that the medium does not have, or that were lost before.
+    pub gone: u64,
+    /// Blocks of the lost device that the others yield.
+    pub other_current: u64,
+    /// Those that the others yield, unless they were written since.
+    pub other_may_be_old: u64,
+    /// Those that are lost.
+    pub other_lost: u64,
+}
+
+impl std::ops::AddAssign for Outlook {
+    fn add_assign(&mut self, other: Outlook) {
+        self.current += other.current;
+        self.may_be_old += other.may_be_old;
+        self.outdated += other.outdated;
+        self.gone += other.gone;
+        self.other_current += other.other_current;
+        self.other_may_be_old += other.other_may_be_old;
+        self.other_lost += other.other_lost;
+    }
 }
 
 /// Why a piece of work failed.

@@ -34,7 +34,7 @@ pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
 pub use io::{
     BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
-    Header, HostAnswer, OpError, Peer, Work,
+    Header, HostAnswer, OpError, Outlook, Peer, Work,
 };
 pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use node::{Node, NodeName, Nodes, Usage};

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span};
+use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span, Time};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -52,6 +52,9 @@ pub struct Access {
     pub read: Option<Columns>,
     /// Columns to write in phase 2.
     pub write: Option<Columns>,
+    /// The array has gone on without the device, and reads the blocks that it left with. These have every write up to this
+    /// timestamp (docs/design/array.md 3.9).
+    pub whole_to: Option<Time>,
 }
 
 impl Access {
@@ -153,7 +156,8 @@ impl Stripe<'_> {
         };
         let read = read.filter(|c| !c.is_empty());
         if read.is_some() || write.is_some() {
-            self.accesses.push(Access { device, stripe: self.stripe, unit, read, write });
+            let stripe = self.stripe;
+            self.accesses.push(Access { device, stripe, unit, read, write, whole_to: None });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch, Layout, NodeName, Nodes, Usage};
+use crate::{DeviceId, Epoch, Layout, NodeName, Nodes, Time, Usage};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -17,6 +17,16 @@ pub enum Condition {
         /// The first stripe that is not rebuilt yet.
         done: u64,
     },
+    /// As [`Condition::Rebuilding`], on the medium that it had. In stripes that miss another unit as well, the blocks that it
+    /// left with are used (docs/design/array.md 3.9).
+    Returning {
+        /// The first stripe that is not rebuilt yet.
+        done: u64,
+        /// Its medium has every write up to this timestamp.
+        whole_to: Time,
+    },
+    /// It has failed before its rebuild was done. Its medium never had everything.
+    Unfinished,
 }
 
 impl Condition {
@@ -24,8 +34,43 @@ impl Condition {
     pub fn has(self, stripe: u64) -> bool {
         match self {
             Condition::Good => true,
-            Condition::Failed => false,
-            Condition::Rebuilding { done } => stripe < done,
+            Condition::Failed | Condition::Unfinished => false,
+            Condition::Rebuilding { done } | Condition::Returning { done, .. } => stripe < done,
+        }
+    }
+
+    /// Returns true if hosts go on without the device, and nobody rebuilds it.
+    pub fn is_out(self) -> bool {
+        matches!(self, Condition::Failed | Condition::Unfinished)
+    }
+
+    /// The first stripe that is not rebuilt yet, of a device that is being rebuilt.
+    pub fn rebuilt_to(self) -> Option<u64> {
+        match self {
+            Condition::Rebuilding { done } | Condition::Returning { done, .. } => Some(done),
+            Condition::Good | Condition::Failed | Condition::Unfinished => None,
+        }
+    }
+
+    /// Up to which timestamp the medium has all writes. Only a device that comes back with its old blocks has such a time.
+    pub fn whole_to(self) -> Option<Time> {
+        match self {
+            Condition::Returning { whole_to, .. } => Some(whole_to),
+            _ => None,
+        }
+    }
+
+    /// The condition after a failure. Only a medium that had everything may come back with its blocks.
+    fn failed(self) -> Condition {
+        if self == Condition::Good { Condition::Failed } else { Condition::Unfinished }
+    }
+
+    /// The condition when a rebuild has come to a stripe. With `u64::MAX`, all of it is done.
+    fn rebuilt(self, to: u64) -> Condition {
+        match self {
+            _ if to == u64::MAX => Condition::Good,
+            Condition::Returning { whole_to, .. } => Condition::Returning { done: to, whole_to },
+            _ => Condition::Rebuilding { done: to },
         }
     }
 }
@@ -118,13 +163,23 @@ impl ArrayState {
 
     /// Returns true if a device is being rebuilt.
     pub fn is_rebuilding(&self, device: DeviceId) -> bool {
-        let condition = self.devices.get(usize::from(device.0));
-        matches!(condition, Some(Condition::Rebuilding { .. }))
+        self.condition(device).is_some_and(|condition| condition.rebuilt_to().is_some())
+    }
+
+    /// A device's condition; none if the array has no such device.
+    pub fn condition(&self, device: DeviceId) -> Option<Condition> {
+        self.devices.get(usize::from(device.0)).copied()
     }
 
     /// Returns true if the array goes on without a device.
     pub fn is_failed(&self, device: DeviceId) -> bool {
-        self.devices.get(usize::from(device.0)) == Some(&Condition::Failed)
+        self.condition(device).is_some_and(Condition::is_out)
+    }
+
+    /// That a device that has failed comes back with the medium that it left with. The medium was found as this state has it,
+    /// and has all writes up to this timestamp.
+    pub fn with_old_blocks(&self, device: DeviceId, whole_to: Time) -> Change {
+        Change::Return(device, self.term(device), whole_to)
     }
 
     /// Returns true if a device has everything.
@@ -152,6 +207,7 @@ impl ArrayState {
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
             | Change::Rebuild(device)
+            | Change::Return(device, ..)
             | Change::Rebuilt(device, ..) => self.device_changed(device, change),
         }
     }
@@ -207,30 +263,49 @@ impl ArrayState {
                 return Ok(Some(next));
             }
             (Change::Attach { .. } | Change::Detach { .. }, _) => return Ok(None),
-            (Change::Fail(..) | Change::Lose(..), Condition::Failed) => return Ok(None),
+            (Change::Fail(..) | Change::Lose(..), Condition::Failed | Condition::Unfinished) => {
+                return Ok(None);
+            }
             (Change::Fail(_, seen) | Change::Lose(_, seen), _) if seen != term => {
                 return Err(format!("{device} has come back"));
             }
-            (Change::Fail(..) | Change::Lose(..), _) => Condition::Failed,
-            (Change::Rebuild(_), Condition::Failed) => Condition::Rebuilding { done: 0 },
-            (Change::Rebuild(_), Condition::Rebuilding { .. }) => return Ok(None),
-            (Change::Rebuild(_), Condition::Good) => {
+            (Change::Fail(..) | Change::Lose(..), _) => now.failed(),
+            (Change::Rebuild(_), Condition::Failed | Condition::Unfinished) => {
+                Condition::Rebuilding { done: 0 }
+            }
+            (Change::Rebuild(_), Condition::Rebuilding { .. } | Condition::Returning { .. }) => {
+                return Ok(None);
+            }
+            (Change::Return(_, seen, _), Condition::Failed) if seen != term => {
+                return Err(format!("{device} has started again, maybe with another medium"));
+            }
+            (Change::Return(_, _, whole_to), Condition::Failed) => {
+                Condition::Returning { done: 0, whole_to }
+            }
+            (Change::Return(..), Condition::Returning { .. }) => return Ok(None),
+            (Change::Return(..), Condition::Rebuilding { .. }) => {
+                return Err(format!("{device} is being rebuilt already"));
+            }
+            (Change::Return(..), Condition::Unfinished) => {
+                return Err(format!(
+                    "{device} failed before it was rebuilt: it never had everything"
+                ));
+            }
+            (Change::Rebuild(_) | Change::Return(..), Condition::Good) => {
                 return Err(format!("{device} is in use; it has to fail before it is rebuilt"));
             }
             (Change::Rebuilt(_, _, absences), _) if absences != self.absences(device) => {
                 return Err(format!("{device} has failed again"));
             }
-            (Change::Rebuilt(_, to, _), Condition::Rebuilding { done }) if to > done => {
-                if to == u64::MAX { Condition::Good } else { Condition::Rebuilding { done: to } }
-            }
-            (Change::Rebuilt(..), Condition::Good | Condition::Rebuilding { .. }) => {
-                return Ok(None);
-            }
-            (Change::Rebuilt(..), Condition::Failed) => {
+            (Change::Rebuilt(..), Condition::Failed | Condition::Unfinished) => {
                 return Err(format!("{device} has failed again"));
             }
+            (Change::Rebuilt(_, to, _), _) if now.rebuilt_to().is_none_or(|done| to <= done) => {
+                return Ok(None);
+            }
+            (Change::Rebuilt(_, to, _), _) => now.rebuilt(to),
         };
-        if then == Condition::Failed {
+        if then.is_out() {
             // Any medium will do now: nobody reads what it has. A term's upper half counts the absences. The next term is one that the device cannot have asked for, since it
             // counts its own by one: late requests to let it in do not count, and no earlier one lets it in.
             (next.keys[index], next.terms[index]) = (0, (term | u64::from(u32::MAX)) + 1);
@@ -272,4 +347,7 @@ pub enum Change {
     /// As [`Change::Fail`], beside a device that is not whole: an operator accepts that stripes lose more than their redundancy
     /// replaces.
     Lose(DeviceId, u64),
+    /// A device that is out comes back with the medium that it left with. It was last let in for this term. The medium has all
+    /// writes up to this timestamp.
+    Return(DeviceId, u64, Time),
 }

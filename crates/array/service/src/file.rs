@@ -458,10 +458,10 @@ impl ArrayFile {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn file() -> ArrayFile {
+    pub(crate) fn file() -> ArrayFile {
         let entry = DeviceEntry::local;
         ArrayFile {
             id: ArrayId([7; 16]),

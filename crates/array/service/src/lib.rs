@@ -5,6 +5,7 @@
 //! server of schemes that need one. The protocols are in `lockify-array`; this crate treats their messages as opaque.
 #![forbid(unsafe_code)]
 
+pub mod assembly;
 mod clock;
 pub mod device;
 mod file;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lockify_array::{ArrayState, Change, Condition, DeviceId, OpError};
+use lockify_array::{ArrayState, Change, Condition, DeviceId, Layout, OpError};
 
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
 pub use crate::pace::{Pace, wait_until};
@@ -263,11 +263,10 @@ pub fn rebuild(
     let state = array.status().state;
     let absences = state.absences(device);
     let from = match condition(&state) {
-        Some(Condition::Rebuilding { done }) => done,
         Some(Condition::Good) => return Ok(Rebuild::default()),
-        _ => 0,
+        condition => condition.and_then(Condition::rebuilt_to).unwrap_or(0),
     };
-    let continues = !begun && matches!(before, Some(Condition::Rebuilding { .. }));
+    let continues = !begun && before.and_then(Condition::rebuilt_to).is_some();
     let (found, damaged) = (Mutex::default(), Mutex::default());
     let this = Rebuilding { array, device, absences, pace, found, damaged };
     this.blocks(from, continues, progress)?;
@@ -288,10 +287,7 @@ fn stopped() -> OpError {
 impl Rebuilding<'_> {
     /// The rows of the device between two stripes of the array. Stripes of other groups are not on it.
     fn rows(&self, stripes: Range<u64>) -> Range<u64> {
-        let layout = self.array.layout();
-        let (groups, group) = (u64::from(layout.groups), self.group());
-        let row = |stripe: u64| stripe.saturating_sub(group).div_ceil(groups);
-        row(stripes.start)..row(stripes.end)
+        rows(self.array.layout(), self.device, stripes)
     }
 
     fn group(&self) -> u64 {
@@ -365,16 +361,21 @@ impl Rebuilding<'_> {
     }
 }
 
+/// The rows of a device's group between two stripes of the array.
+pub(crate) fn rows(layout: &Layout, device: DeviceId, stripes: Range<u64>) -> Range<u64> {
+    let (groups, group) = (u64::from(layout.groups), u64::from(device.0 / layout.group_size()));
+    let row = |stripe: u64| stripe.saturating_sub(group).div_ceil(groups);
+    row(stripes.start)..row(stripes.end)
+}
+
 /// How many stripes have a unit on a device.
 pub fn stripes_of(array: &Array, device: DeviceId) -> u64 {
-    let layout = array.layout();
-    let group = u64::from(device.0 / layout.group_size());
-    layout.stripes.saturating_sub(group).div_ceil(u64::from(layout.groups))
+    rows(array.layout(), device, 0..array.layout().stripes).end
 }
 
 /// Calls `one` for each number, from several threads; the first error ends it. Returns the first number that was left out
 /// because the work was to stop.
-fn each(
+pub(crate) fn each(
     numbers: Range<u64>,
     pace: &Pace,
     one: impl Fn(u64) -> Result<(), OpError> + Sync,

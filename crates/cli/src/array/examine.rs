@@ -286,7 +286,9 @@ fn known(state: &ArrayState) -> Vec<Known> {
         let (condition, done) = match *condition {
             Condition::Good => ("good", None),
             Condition::Failed => ("failed", None),
+            Condition::Unfinished => ("unfinished", None),
             Condition::Rebuilding { done } => ("rebuilding", Some(done)),
+            Condition::Returning { done, .. } => ("returning", Some(done)),
         };
         Known { id, condition, done, term: *term }
     };

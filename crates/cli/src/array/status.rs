@@ -164,7 +164,9 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             None => (None, None),
             Some(Condition::Good) => (Some("good"), None),
             Some(Condition::Failed) => (Some("failed"), None),
+            Some(Condition::Unfinished) => (Some("unfinished"), None),
             Some(Condition::Rebuilding { done }) => (Some("rebuilding"), Some(*done)),
+            Some(Condition::Returning { done, .. }) => (Some("returning"), Some(*done)),
         };
         let report = answer.as_ref().ok();
         let why = match answer {

@@ -45,7 +45,7 @@ pub struct ScrubArgs {
 
 /// How fast all stripes are worked on.
 #[derive(clap::Args)]
-struct Pacing {
+pub(super) struct Pacing {
     /// How many stripes at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
@@ -63,7 +63,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 
 impl Pacing {
     /// SIGTERM and SIGINT stop it between two stripes.
-    fn pace(&self, layout: &Layout) -> Result<Pace, Failure> {
+    pub(super) fn pace(&self, layout: &Layout) -> Result<Pace, Failure> {
         let pace = Pace::of(self.jobs.into()).until(stop()?);
         let units = u64::from(layout.group_size()) * u64::from(layout.unit);
         Ok(match self.rate {
@@ -369,7 +369,7 @@ fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {
     Err(Failure::new(Code::Unreadable, what))
 }
 
-fn rebuild_device(array: &Array, device: DeviceId, begun: bool, pace: &Pace) -> Ended {
+pub(super) fn rebuild_device(array: &Array, device: DeviceId, begun: bool, pace: &Pace) -> Ended {
     let bar = bar(stripes_of(array, device), "stripes rebuilt");
     let rebuilt = upkeep::rebuild(array, device, begun, pace, &|done| bar.set_position(done));
     bar.finish_and_clear();

@@ -285,3 +285,111 @@ fn a_device_is_lost_beside_one_that_has_failed() {
     assert_eq!(code(&replaced), 1, "{}{}", stdout(&replaced), stderr(&replaced));
     array.wait_until_healthy();
 }
+
+/// `assemble` with the file of a device: its exit code, and all that it says.
+fn assemble(array: &Array, disk: &str, more: &[&str]) -> (i32, String) {
+    let disk = array.disk(disk);
+    let found = array.lockify("assemble", &[&[disk.to_str().unwrap()], more].concat());
+    (code(&found), stdout(&found) + &stderr(&found))
+}
+
+/// The number of the array's state: it grows with each change.
+fn epoch(array: &Array) -> serde_json::Value {
+    let status = array.lockify("status", &["--json"]);
+    let mut status: serde_json::Value = serde_json::from_str(&stdout(&status)).unwrap();
+    status["epoch"].take()
+}
+
+/// What a client gets of each block: an error, or its content.
+fn read_all(blocks: &mut Blocks, count: usize) -> Vec<Option<Vec<u8>>> {
+    let read = |block: usize| {
+        blocks.0.request((0, 0), 9, (block * BLOCK) as u64, BLOCK as u32);
+        match blocks.0.reply() {
+            (0, 9) => Some(blocks.0.get(BLOCK)),
+            (error, _) => {
+                assert_eq!(error, 5, "EIO");
+                None
+            }
+        }
+    };
+    (0..count).map(read).collect()
+}
+
+/// A device went out, and hosts wrote on. Then another one is lost. The file of the first one brings back what was not written
+/// since, of both.
+#[test]
+fn a_device_comes_back_with_its_content_beside_a_lost_one() {
+    let mut array = five();
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let before = content(4 * STRIPE);
+    blocks.write(0, &before);
+    let (ended, text) = assemble(&array, "disk0", &[]);
+    assert!(ended == 3 && text.contains("device 0 is good"), "{text}");
+    array.devices[0].take().unwrap().kill();
+    wait_for(|| device(&array, 0)["condition"] == "failed");
+    let since = vec![0x5a; STRIPE * BLOCK];
+    blocks.write(0, &since);
+    let (ended, text) = assemble(&array, "disk0", &[]);
+    assert!(ended == 3 && text.contains("no process serves it"), "{text}");
+    array.start(0, "disk0", &[]);
+    let (ended, text) = assemble(&array, "disk0", &["--force"]);
+    assert!(ended == 3 && text.contains("`lockify array rebuild --id 0`"), "{text}");
+    array.devices[1].take().unwrap().kill();
+    std::fs::remove_file(array.disk("disk1")).unwrap();
+    let first = epoch(&array);
+    let (ended, text) = assemble(&array, "disk0", &[]);
+    assert!(ended == 1 && text.contains("nothing is changed"), "{text}");
+    assert!(text.contains("device 0 has left with its data blocks:"), "{text}");
+    assert_eq!((epoch(&array), device(&array, 1)["condition"].as_str()), (first, Some("good")));
+    let (ended, text) = assemble(&array, "disk0", &["--force"]);
+    assert!(ended == 1 && text.contains("device 1 is given up: replace it now"), "{text}");
+    assert_eq!(device(&array, 0)["condition"], "good");
+    array.start(1, "disk1-new", &["--create"]);
+    let replaced = array.lockify("replace", &["--id", "1"]);
+    assert!(code(&replaced) < 2, "{}{}", stdout(&replaced), stderr(&replaced));
+    array.wait_until_healthy();
+    let found = read_all(&mut blocks, 4 * STRIPE);
+    let lost = found.iter().filter(|block| block.is_none()).count();
+    // Of the first stripe, what either device had. Nobody has written in the others since.
+    assert!((4..=8).contains(&lost), "{lost}");
+    assert!(found[STRIPE..].iter().all(Option::is_some));
+    for (block, data) in found.iter().enumerate() {
+        let range = block * BLOCK..(block + 1) * BLOCK;
+        let newest = if block < STRIPE { &since[range] } else { &before[range] };
+        assert!(data.as_ref().is_none_or(|data| data == newest), "block {block}");
+    }
+    blocks.write(0, &before);
+    assert_eq!(host.process.end(), Some(0));
+}
+
+/// Media that cannot help are refused with the reason, and the right command is named.
+#[test]
+fn media_that_cannot_bring_a_device_back_are_refused() {
+    let mut array = five();
+    let mut host = array.export(1);
+    host.connect().write(0, &content(STRIPE));
+    assert_eq!(host.process.end(), Some(0));
+    std::fs::write(array.disk("nonsense"), [7; 9000]).unwrap();
+    let (ended, text) = assemble(&array, "nonsense", &["--force"]);
+    assert!(ended == 2 && text.contains("no device of an array"), "{text}");
+    assert_eq!(assemble(&array, "nowhere", &[]).0, 2);
+    array.devices[0].take().unwrap().kill();
+    wait_for(|| device(&array, 0)["condition"] == "failed");
+    let (ended, text) = assemble(&array, "disk0", &["--force"]);
+    assert!(ended == 3 && text.contains("no process serves it"), "{text}");
+    array.start(0, "disk0", &[]);
+    wait_for(|| device(&array, 0)["serving"] == true);
+    // Two others of the group are gone, and one of them is there again without content.
+    for id in [1, 2] {
+        array.devices[id].take().unwrap().kill();
+    }
+    array.start(1, "disk1-new", &["--create"]);
+    let (ended, text) = assemble(&array, "disk1-new", &["--force"]);
+    assert!(ended == 2 && text.contains("it has nothing of device 1"), "{text}");
+    let (ended, text) = assemble(&array, "disk0", &["--force"]);
+    assert!(ended == 3 && text.contains("devices 1, 2 of its group are gone as well"), "{text}");
+    let other = Array::create(3, &[]);
+    let (ended, text) = assemble(&other, array.disk("disk0").to_str().unwrap(), &[]);
+    assert!(ended == 2 && text.contains("another array"), "{text}");
+}

@@ -154,11 +154,13 @@ impl Caretaker {
                         .then(|| Repair::Fail(device, self.state.term(device)))
                 }
                 _ if since.is_some() => None,
-                Condition::Failed => Some(Repair::Begin(device)),
-                Condition::Rebuilding { .. } if self.unsure.contains(&device) => {
+                Condition::Failed | Condition::Unfinished => Some(Repair::Begin(device)),
+                Condition::Rebuilding { .. } | Condition::Returning { .. }
+                    if self.unsure.contains(&device) =>
+                {
                     Some(Repair::Begin(device))
                 }
-                Condition::Rebuilding { done } => {
+                Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
                     let absences = self.state.absences(device);
                     let next = self.next.entry((device, absences)).or_insert(done);
                     Some(if *next < self.layout.stripes {

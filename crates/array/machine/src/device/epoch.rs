@@ -28,9 +28,12 @@ pub(super) struct Saving {
 /// known here.
 fn was_out(before: Condition, after: Condition) -> bool {
     match (before, after) {
-        (_, Condition::Failed) | (Condition::Good, Condition::Rebuilding { .. }) => true,
-        (Condition::Rebuilding { done }, Condition::Rebuilding { done: now }) => now < done,
-        _ => false,
+        (_, after) if after.is_out() => true,
+        (Condition::Good, after) => after != Condition::Good,
+        (before, after) => match (before.rebuilt_to(), after.rebuilt_to()) {
+            (Some(done), Some(now)) => now < done,
+            _ => false,
+        },
     }
 }
 
@@ -143,9 +146,9 @@ impl Device {
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_readmission();
-            // Its blocks are made anew.
-            self.record.durable = Covered::default();
-            self.durable.forget();
+        }
+        if let Some((before, now_is)) = before.zip(now_is) {
+            self.forget_durable(before, now_is);
         }
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);
@@ -155,5 +158,18 @@ impl Device {
             self.record.ask_for_key(self.random);
         }
         self.save(Some((call, Answer::Done)));
+    }
+
+    /// Blocks that are made anew are covered by no earlier flush. A device that had everything when it went out keeps in its
+    /// record what flushes had covered: its medium may come back as it is.
+    fn forget_durable(&mut self, before: Condition, now_is: Condition) {
+        let made_anew = was_out(before, now_is) || before.is_out() && !now_is.is_out();
+        if before == now_is || !made_anew {
+            return;
+        }
+        self.durable.forget();
+        if now_is != Condition::Failed {
+            self.record.durable = Covered::default();
+        }
     }
 }

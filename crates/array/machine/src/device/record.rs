@@ -19,6 +19,9 @@ const SECOND: [u8; 11] = [0xff; 11];
 const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe];
 /// Begins a record of the format with [`crate::Usage`], of a device whose parity blocks may name lost data units
 /// ([`crate::Header::lost_data`]). An earlier release would take no notice of these names, and must not serve the device.
+///
+/// [`Condition`] has got variants since, behind the former ones. So this release reads earlier records of this format. An earlier
+/// release refuses a record with such a variant.
 const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
 
 /// The state that a device keeps durably beside its blocks.
@@ -297,6 +300,18 @@ mod tests {
             let formats = [&bytes[..], &third, &wanted.encode()].map(Record::format);
             assert_eq!(formats, [2, 3, 4]);
         }
+        let record = |devices: Vec<Condition>| {
+            let state = ArrayState { devices, ..ArrayState::new(2) };
+            let boot = DeviceBoot { now: 0, record: None, state, random: 1 };
+            Record::at_start(DeviceId(0), &boot).unwrap().0
+        };
+        let returning = Condition::Returning { done: 3, whole_to: u64::MAX };
+        let new = record(vec![returning, Condition::Unfinished]);
+        assert_eq!(Record::decode(&new.encode()), Some(new));
+        // As it was written before: by the variants' numbers.
+        let old = record(vec![Condition::Failed, Condition::Rebuilding { done: 7 }]);
+        let bytes = postcard::to_allocvec(&old.state().devices).unwrap();
+        assert_eq!(bytes, [2, 1, 2, 7]);
         assert_eq!(Record::decode(&SECOND), None);
         assert_eq!(Record::decode(&THIRD), None);
         assert_eq!(Record::decode(&FOURTH), None);

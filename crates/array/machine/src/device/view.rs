@@ -1,7 +1,7 @@
 //! A device's record, for people who look at its medium.
 
 use super::record::Record;
-use crate::{ArrayState, Epoch, Life};
+use crate::{ArrayState, Epoch, Life, Time};
 
 /// The content of a device's record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +24,9 @@ pub struct RecordView {
     pub key: u64,
     /// The one that it asked for; 0: none.
     pub asked: u64,
+    /// Writes up to this timestamp are durable by flushes, but for some that were under way. It counts where only flushes make
+    /// writes durable.
+    pub flushed_to: Time,
 }
 
 impl RecordView {
@@ -40,6 +43,7 @@ impl RecordView {
             term: record.term,
             key: record.key,
             asked: record.asked,
+            flushed_to: record.durable.to,
         })
     }
 }

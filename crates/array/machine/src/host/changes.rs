@@ -5,7 +5,7 @@ use super::engine::{Phase, Refused, Role, Sibling, Task, Try};
 use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
-use crate::{ArrayState, Condition, OpError, Peer, Time};
+use crate::{ArrayState, OpError, Peer, Time};
 
 /// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
 /// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
@@ -160,7 +160,7 @@ impl ArrayHost {
                 let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
                 let device = usize::from(this.plan.accesses[index].device.0);
                 let condition = self.state.devices.get(device);
-                let present = condition.is_some_and(|c| *c != Condition::Failed);
+                let present = condition.is_some_and(|c| !c.is_out());
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
                     // The linkage record names the device that this write leaves out.
                     blocks.header.skipped = skipped;

@@ -21,9 +21,7 @@ use super::unflushed::Flush;
 use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
 use crate::plan::{self, Plan, WriteRules};
-use crate::{
-    Condition, DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work,
-};
+use crate::{DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work};
 
 /// Where a try is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -299,6 +297,7 @@ impl ArrayHost {
             Work::Scrub { .. }
             | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }
+            | Work::Survey { .. }
             | Work::Fence { .. }
             | Work::Change { .. } => self.run_repair_job(now, ticket, work),
         }
@@ -379,7 +378,7 @@ impl ArrayHost {
 
     pub(super) fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
         let conditions = self.state.devices.clone();
-        let serving = conditions.into_iter().enumerate().filter(|(_, c)| *c != Condition::Failed);
+        let serving = conditions.into_iter().enumerate().filter(|(_, c)| !c.is_out());
         serving.map(|(device, _)| DeviceId(device as u16))
     }
 
@@ -612,8 +611,8 @@ impl ArrayHost {
     /// Tells devices that phase 1 of a try will not be followed by phase 2.
     pub(super) fn give_up(&mut self, now: Time, seq: u64) {
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        let condition = |device: DeviceId| self.state.devices.get(usize::from(device.0));
-        let has_failed = |device| condition(device) == Some(&Condition::Failed);
+        let state = &self.state;
+        let has_failed = |device| state.is_failed(device);
         let requests = this.take_back(&*self.control, has_failed);
         self.send(now, requests);
         self.release(now, seq);

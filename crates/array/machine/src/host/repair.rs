@@ -7,8 +7,13 @@ use bytes::{Bytes, BytesMut};
 
 use crate::message::{Blocks, Content, Doubt, Flaw, Lost, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
-use crate::recovery::column::{Column, Mend, Rule, Seen, Trace, doubtful, examine};
-use crate::{ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Stamp, Time};
+use crate::recovery::column::{
+    Column, Finding, Mend, Rule, Seen, Trace, doubtful, examine, examine_remains,
+};
+use crate::recovery::returned::{Returned, Verdict};
+use crate::{
+    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Stamp, Time,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
@@ -27,7 +32,20 @@ pub(super) struct Pass {
     pub wanted: Vec<Wanted>,
     /// Blocks that passes of this repair have marked as lost, by unit and offset, and that were not marked before.
     pub marked: BTreeSet<(usize, u32)>,
+    /// It only looks what would be left if a device came back with its medium, and another one were lost.
+    pub survey: Option<Survey>,
     pub found: Found,
+}
+
+/// A loss that is not accepted yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Survey {
+    /// The device that would come back with its medium.
+    pub device: DeviceId,
+    /// Its medium has every write up to this timestamp.
+    pub whole_to: Time,
+    /// The device that is lost.
+    pub without: DeviceId,
 }
 
 /// A write that has to be there.
@@ -53,7 +71,12 @@ pub(super) struct Found {
     pub marked: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
+    /// The findings of a survey.
+    pub outlook: Outlook,
 }
+
+/// The columns of a stripe, with the blocks of its units.
+type Stripe<'a> = [(Column<'a>, Vec<Seen>)];
 
 impl Found {
     /// The answer to who asked.
@@ -70,14 +93,39 @@ impl Pass {
     /// One that repairs after a fenced life.
     pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
         let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
-        let (wanted, marked) = (Vec::new(), BTreeSet::new());
-        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, found }
+        let (wanted, marked, survey) = (Vec::new(), BTreeSet::new(), None);
+        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, survey, found }
+    }
+
+    /// The device whose old blocks the pass reads, and up to which timestamp these have every write. They are of use only beside
+    /// one other missing unit. If both devices come back, one of them counts as missing.
+    fn comes_back(&self, layout: &Layout, state: &ArrayState) -> Option<(DeviceId, Time)> {
+        if let Some(Survey { device, whole_to, .. }) = self.survey {
+            return Some((device, whole_to));
+        }
+        let units = (0..layout.data).map(|unit| layout.data(self.stripe, unit));
+        let mut missing = units
+            .chain([layout.parity(self.stripe)])
+            .filter(|device| !state.has(*device, self.stripe));
+        let whole_to = |device| Some((device, state.condition(device)?.whole_to()?));
+        match plan::missing_units(layout, state, self.stripe) {
+            2 => missing.find_map(whole_to),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the pass reads a device's unit.
+    fn reads(&self, state: &ArrayState, device: DeviceId, old: Option<Time>) -> bool {
+        let is_lost = self.survey.is_some_and(|survey| survey.without == device);
+        old.is_some() || state.has(device, self.stripe) && !is_lost
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
         let columns = 0..layout.unit;
-        // Two devices of a group are out only if an operator has accepted the loss: a rebuild makes the best of it.
-        if self.onto.is_none() && plan::missing_units(layout, state, self.stripe) > 1 {
+        let missing = plan::missing_units(layout, state, self.stripe);
+        let comes_back = self.comes_back(layout, state);
+        // Two devices of a group are out only if an operator has accepted the loss: repairs make the best of it.
+        if !self.repair && self.survey.is_none() && missing > 1 {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));
         }
@@ -85,16 +133,19 @@ impl Pass {
         let parity = (Unit::Parity, layout.parity(self.stripe));
         let mut accesses = Vec::new();
         for (unit, device) in units.chain([parity]) {
-            let has = state.has(device, self.stripe);
+            let old = comes_back.filter(|(returned, _)| *returned == device);
+            let whole_to = old.map(|(_, time)| time);
+            let reads = self.reads(state, device, whole_to);
             // Blocks that are rebuilt, but not yet known to be, must fit the repaired ones.
             let rebuilding = self.repair && state.is_rebuilding(device);
-            if has || self.onto == Some(device) || rebuilding {
+            if reads || self.onto == Some(device) || rebuilding {
                 accesses.push(Access {
                     device,
                     stripe: self.stripe,
                     unit,
-                    read: has.then(|| columns.clone()),
+                    read: reads.then(|| columns.clone()),
                     write: self.repair.then(|| columns.clone()),
+                    whole_to,
                 });
             }
         }
@@ -128,10 +179,7 @@ impl Pass {
         contents: &[Option<Content>],
         stamp: Stamp,
     ) -> Vec<Option<Blocks>> {
-        let index = |unit: Unit| match unit {
-            Unit::Data(unit) => usize::from(unit),
-            Unit::Parity => usize::from(layout.data),
-        };
+        let index = |unit: Unit| index(layout, unit);
         // By access: columns in which it is written, and what.
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
@@ -140,7 +188,7 @@ impl Pass {
         for (access, content) in plan.accesses.iter().zip(contents) {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
         }
-        let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = Vec::new();
+        let mut stripe = Vec::new();
         let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
         let bad: Vec<_> = contents.iter().map(with_bad).collect();
         for offset in 0..layout.unit {
@@ -154,15 +202,27 @@ impl Pass {
             stripe.push((Column { layout, stripe: self.stripe, offset }, units));
         }
         self.found = Found { missing: self.missing(&stripe), ..Found::default() };
-        let read = plan.accesses.iter().filter(|access| access.read.is_some()).count();
+        let absent = stripe
+            .first()
+            .map_or(0, |(_, units)| units.iter().filter(|seen| **seen == Seen::Absent).count());
         let onto = plan.accesses.iter().find(|access| Some(access.device) == self.onto);
-        if let Some(onto) = onto.filter(|_| read < usize::from(layout.data)) {
+        if let Some(onto) = onto.filter(|_| absent > 1) {
             return self.make_do(layout, plan, &stripe, index(onto.unit), stamp);
         }
-        let (rule, mut newly_lost) = (self.rule(contents), 0);
+        let mut newly_lost = 0;
         let doubts: Vec<Vec<usize>> =
             stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
-        let findings = examine(&stripe, &doubts, &self.traces, rule);
+        let returned = returned(layout, plan);
+        let verdicts = self.judge(returned, &mut stripe);
+        let findings = match absent {
+            0 | 1 => examine(&stripe, &doubts, &self.traces, self.rule(contents)),
+            _ => examine_remains(&stripe, &doubts, &self.traces),
+        };
+        if let (Some(survey), Some(returned)) = (self.survey, returned) {
+            self.found.outlook = outlook(survey, &returned, &stripe, &verdicts, &findings);
+            return vec![None; plan.accesses.len()];
+        }
+        let findings = with_used(returned, &stripe, findings);
         for ((column, units), finding) in stripe.iter().zip(findings) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
@@ -178,7 +238,7 @@ impl Pass {
                 }
             }
             // The others do not yield a missing block of an undecided column.
-            if let Some(access) = missing.filter(|_| !undecided) {
+            if let Some(access) = missing.filter(|_| !undecided && absent < 2) {
                 let mend = column.rebuild(units, index(plan.accesses[access].unit));
                 newly_lost += u32::from(column.is_new_loss(units, &mend));
                 rebuilt.push((column.offset, mend));
@@ -197,12 +257,28 @@ impl Pass {
         mends.iter().map(|mends| self.blocks(layout, stamp, mends)).collect()
     }
 
-    /// The first wanted write that is not there. Blocks of missing devices are not judged.
-    fn missing(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> Option<(u16, u32)> {
+    /// Blocks that a device has left with count if nobody has written them since. Returns what is known of each.
+    fn judge(
+        &self,
+        returned: Option<Returned>,
+        stripe: &mut [(Column<'_>, Vec<Seen>)],
+    ) -> Vec<Verdict> {
+        let Some(returned) = returned else { return Vec::new() };
+        let verdicts = returned.verdicts(stripe);
+        for ((_, units), verdict) in stripe.iter_mut().zip(&verdicts) {
+            if *verdict == Verdict::Outdated {
+                units[returned.unit] = Seen::Torn;
+            }
+        }
+        verdicts
+    }
+
+    /// The first wanted write that is not there. The others yield the blocks of one missing device, and so these are not judged.
+    fn missing(&self, stripe: &Stripe<'_>) -> Option<(u16, u32)> {
         let is_missing = |wanted: &&Wanted| {
             let Some((_, units)) = stripe.get(wanted.column as usize) else { return true };
             match &units[usize::from(wanted.unit)] {
-                Seen::Absent => false,
+                Seen::Absent => units.iter().filter(|seen| **seen == Seen::Absent).count() > 1,
                 Seen::There { header, .. } => header.lost || header.stamp < wanted.stamp,
                 Seen::Torn | Seen::Unreadable => true,
             }
@@ -216,7 +292,7 @@ impl Pass {
         &mut self,
         layout: &Layout,
         plan: &Plan,
-        stripe: &[(Column<'_>, Vec<Seen>)],
+        stripe: &Stripe<'_>,
         onto: usize,
         stamp: Stamp,
     ) -> Vec<Option<Blocks>> {
@@ -229,10 +305,7 @@ impl Pass {
         });
         (self.found.lost, self.found.marked) = (lost, new.count() as u32);
         let all = plan.accesses.iter().map(|access| {
-            let unit = match access.unit {
-                Unit::Data(unit) => usize::from(unit),
-                Unit::Parity => usize::from(layout.data),
-            };
+            let unit = index(layout, access.unit);
             let mends = (0..).zip(&columns).filter_map(|(offset, mends)| {
                 mends.iter().find(|mend| mend.unit == unit).map(|mend| (offset, mend.clone()))
             });
@@ -242,7 +315,7 @@ impl Pass {
     }
 
     /// The blocks that this repair has marked, and that nobody has written anew since.
-    fn still_marked(&self, stripe: &[(Column<'_>, Vec<Seen>)]) -> u32 {
+    fn still_marked(&self, stripe: &Stripe<'_>) -> u32 {
         let units = |offset: u32| stripe.iter().find(|(column, _)| column.offset == offset);
         let is_lost =
             |(unit, offset): &&(usize, u32)| units(*offset).is_some_and(|(_, u)| u[*unit].lost());
@@ -270,6 +343,63 @@ impl Pass {
         let extent = plan::extent(layout, self.stripe, &(*first..first + count));
         Some(Blocks { extent, data: data.freeze(), header, lost })
     }
+}
+
+/// A unit's place in a column: data units, then parity.
+fn index(layout: &Layout, unit: Unit) -> usize {
+    match unit {
+        Unit::Data(unit) => usize::from(unit),
+        Unit::Parity => usize::from(layout.data),
+    }
+}
+
+/// The device that comes back with its medium, if the pass reads what that has.
+fn returned(layout: &Layout, plan: &Plan) -> Option<Returned> {
+    let of = |access: &Access| {
+        let (device, unit, whole_to) =
+            (access.device, index(layout, access.unit), access.whole_to?);
+        Some(Returned { device, unit, whole_to })
+    };
+    plan.accesses.iter().find_map(of)
+}
+
+/// Blocks of a device that comes back are written again beside those that are mended: they must not look older.
+fn with_used(
+    returned: Option<Returned>,
+    stripe: &Stripe<'_>,
+    mut findings: Vec<Finding>,
+) -> Vec<Finding> {
+    let Some(returned) = returned else { return findings };
+    for ((_, units), finding) in stripe.iter().zip(&mut findings) {
+        finding.mends.extend(returned.again(units, &finding.mends));
+    }
+    findings
+}
+
+/// Counts the data blocks of both devices.
+fn outlook(
+    survey: Survey,
+    returned: &Returned,
+    stripe: &Stripe<'_>,
+    verdicts: &[Verdict],
+    findings: &[Finding],
+) -> Outlook {
+    let mut outlook = Outlook::default();
+    for (((column, units), verdict), finding) in stripe.iter().zip(verdicts).zip(findings) {
+        let parity = units.len() - 1;
+        if returned.unit < parity {
+            outlook.count(*verdict);
+        }
+        let (layout, number) = (column.layout, column.stripe);
+        let other = (0..layout.data).find(|unit| layout.data(number, *unit) == survey.without);
+        let Some(other) = other.map(usize::from) else { continue };
+        match column.yields(units, other, finding) {
+            true if *verdict == Verdict::MayBeOld => outlook.other_may_be_old += 1,
+            true => outlook.other_current += 1,
+            false => outlook.other_lost += 1,
+        }
+    }
+    outlook
 }
 
 /// The blocks of a content that have no content, and why.
@@ -300,7 +430,7 @@ fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize
 mod tests {
     use super::*;
     use crate::recovery::column::mended;
-    use crate::{Change, Redundancy};
+    use crate::{Change, Condition, HostId, Redundancy};
 
     #[test]
     fn a_repair_writes_also_what_is_being_rebuilt() {
@@ -318,8 +448,18 @@ mod tests {
         let (past, found) = (Past::Nobody, Found::default());
         let (traces, rule, marked) = (Vec::new(), Rule::Leave, BTreeSet::new());
         let wanted = Vec::new();
-        let mut pass =
-            Pass { stripe: 0, repair: true, rule, onto: None, past, traces, wanted, marked, found };
+        let mut pass = Pass {
+            stripe: 0,
+            repair: true,
+            rule,
+            onto: None,
+            past,
+            traces,
+            wanted,
+            marked,
+            survey: None,
+            found,
+        };
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);
@@ -344,5 +484,27 @@ mod tests {
         }
         pass.repair = false;
         assert_eq!(pass.plan(&layout, &rebuilding).unwrap().accesses.len(), 2);
+    }
+
+    /// Old blocks are read beside one other missing unit only, and those of one device only.
+    #[test]
+    fn a_repair_reads_the_old_blocks_of_one_device() {
+        let (redundancy, stripes) = (Redundancy::Raid5, 2);
+        let layout = Layout { redundancy, data: 2, groups: 1, unit: 2, block_size: 16, stripes };
+        let life = Life { host: HostId(1), incarnation: 1 };
+        let pass = Pass::after(life, 0, Vec::new());
+        let old = |devices: [Condition; 3]| {
+            let state = ArrayState { devices: devices.to_vec(), ..ArrayState::new(3) };
+            let plan = pass.plan(&layout, &state).unwrap();
+            let read = |access: &Access| Some((access.whole_to?, access.read.clone()?));
+            plan.accesses.iter().filter_map(read).map(|(time, _)| time).collect::<Vec<_>>()
+        };
+        use Condition::{Failed, Good};
+        let back = |whole_to| Condition::Returning { done: 0, whole_to };
+        assert_eq!(old([back(7), Failed, Good]), [7]);
+        assert_eq!(old([back(7), Good, Good]), [0; 0]);
+        assert_eq!(old([back(7), Failed, Failed]), [0; 0]);
+        assert_eq!(old([back(7), back(8), Good]).len(), 1);
+        assert_eq!(old([Condition::Returning { done: 1, whole_to: 7 }, Failed, Good]), [0; 0]);
     }
 }

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Later, Owner, Role, Task};
-use super::repair::{Found, Pass};
+use super::repair::{Found, Pass, Survey};
 use super::{ArrayHost, HostOutput};
 use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer, Past};
 use crate::recovery::column::{Rule, Trace};
 use crate::{
-    Agreed, ArrayState, Change, Condition, DeviceId, Extent, Header, HostAnswer, HostId, Layout,
-    Life, OpError, OpId, Peer, Stamp, Ticket, Time, Work,
+    Agreed, ArrayState, Change, DeviceId, Extent, Header, HostAnswer, HostId, Layout, Life,
+    OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
 /// After this number of repairs for one operation, it waits before the next one.
@@ -72,6 +72,16 @@ enum RepairStage {
     Gathering(DeviceId),
     /// And the device is told.
     Handing { device: DeviceId, lives: Vec<Life> },
+}
+
+impl RepairStage {
+    /// The same, but its pass only looks what a loss would leave.
+    fn surveying(self, survey: Survey) -> RepairStage {
+        match self {
+            RepairStage::Stripe(pass) => RepairStage::Stripe(Pass { survey: Some(survey), ..pass }),
+            other => other,
+        }
+    }
 }
 
 /// The answers of one stage.
@@ -218,15 +228,23 @@ impl ArrayHost {
                 false => rule,
             };
             let marked = BTreeSet::new();
-            let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, marked, found };
+            let survey = None;
+            let pass =
+                Pass { stripe, repair, rule, onto, past, traces, wanted, marked, survey, found };
             Ok(Some(RepairStage::Stripe(pass)))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
             Work::AcceptLoss { stripe } => whole(stripe, true, Rule::FitParity, None),
+            Work::Survey { device, whole_to, without, stripe } => {
+                let stage = whole(stripe, false, Rule::FitParity, None)?;
+                let survey = Survey { device, whole_to, without };
+                self.surveyed(survey, stripe)?;
+                Ok(stage.map(|stage| stage.surveying(survey)))
+            }
             Work::Rebuild { device, stripe } => {
-                match self.state.devices.get(usize::from(device.0)) {
-                    Some(Condition::Failed) => {
+                match self.state.condition(device) {
+                    Some(condition) if condition.is_out() => {
                         Err(OpError::State(format!("{device} is not being rebuilt")))
                     }
                     // Also if it has the stripe: this host may know an old state only. Devices tell.
@@ -248,6 +266,21 @@ impl ArrayHost {
                 Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => Ok(None),
+        }
+    }
+
+    /// Refuses a survey of anything but a stripe of two devices of which the first one is out.
+    fn surveyed(&self, survey: Survey, stripe: u64) -> Result<(), OpError> {
+        let layout = &self.config.layout;
+        let group = u16::try_from(stripe % u64::from(layout.groups)).unwrap_or_default();
+        let is_there = |device: DeviceId| {
+            device.0 < layout.devices() && device.0 / layout.group_size() == group
+        };
+        let Survey { device, without, .. } = survey;
+        let fits = is_there(device) && is_there(without) && device != without;
+        match fits && self.state.is_failed(device) {
+            true => Ok(()),
+            false => Err(OpError::State(format!("{device} cannot come back without {without}"))),
         }
     }
 
@@ -415,6 +448,7 @@ impl ArrayHost {
         }
         (job.found.lost, job.found.undecided) = (pass.found.lost, pass.found.undecided);
         job.found.missing = pass.found.missing;
+        job.found.outlook = pass.found.outlook;
         job.found.marked = pass.found.marked;
         if let RepairStage::Stripe(next) = &mut job.stage {
             next.marked.clone_from(&pass.marked);
@@ -442,9 +476,10 @@ impl ArrayHost {
             }
             RepairStage::Stripe(pass) => {
                 let Found { lost, marked, .. } = job.found;
-                let answer = match pass.onto {
-                    Some(_) => HostAnswer::Rebuilt { lost, marked },
-                    None => job.found.answer(),
+                let answer = match (pass.onto, pass.survey) {
+                    (_, Some(_)) => HostAnswer::Surveyed(job.found.outlook),
+                    (Some(_), None) => HostAnswer::Rebuilt { lost, marked },
+                    (None, None) => job.found.answer(),
                 };
                 return self.over(now, id, Ok(answer));
             }
@@ -506,7 +541,7 @@ impl ArrayHost {
                 self.over(now, id, Ok(answer));
             }
             RepairStage::Installing => match job.work {
-                Work::Change { change: Change::Rebuild(device) } => {
+                Work::Change { change: Change::Rebuild(device) | Change::Return(device, ..) } => {
                     self.next_stage(now, id, RepairStage::Gathering(device));
                 }
                 _ => self.over(now, id, Ok(HostAnswer::Done)),

@@ -232,8 +232,7 @@ impl ArrayHost {
 
     /// Returns true if a device is not in the array.
     pub(super) fn is_out(&self, device: DeviceId) -> bool {
-        let condition = self.state.devices.get(usize::from(device.0));
-        condition.is_none_or(|c| *c == crate::Condition::Failed)
+        self.state.condition(device).is_none_or(crate::Condition::is_out)
     }
 }
 

@@ -277,7 +277,8 @@ impl ArrayHost {
         let wanted = self.unflushed.of_stripe(&self.config.layout, stripe);
         let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
         let (repair, rule, onto, marked) = (true, Rule::Leave, None, BTreeSet::new());
-        let pass = Pass { stripe, repair, rule, onto, past, traces, wanted, marked, found };
+        let pass =
+            Pass { stripe, repair, rule, onto, past, traces, wanted, marked, survey: None, found };
         self.look_at(now, task, pass);
     }
 

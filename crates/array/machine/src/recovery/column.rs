@@ -55,7 +55,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    fn header(&self) -> Option<&Header> {
+    pub(super) fn header(&self) -> Option<&Header> {
         match self {
             Seen::There { header, .. } => Some(header),
             _ => None,
@@ -171,28 +171,13 @@ pub(crate) fn examine(
     traces: &[Trace],
     rule: Rule,
 ) -> Vec<Finding> {
-    let Some((first, _)) = columns.first() else { return Vec::new() };
-    let mut headers = Headers::new(first.layout, first.stripe, first.offset, columns.len());
-    for (column, units) in columns {
-        for (unit, header) in units.iter().enumerate().filter_map(|(u, s)| Some((u, s.header()?))) {
-            headers.put(unit, column.offset, header);
-        }
-    }
-    let newest = headers.newest(headers.all());
+    let Some(headers) = headers_of(columns) else { return Vec::new() };
     let missed = missed(columns, &headers, traces);
-    let awaited = traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. }));
-    let one = |(at, doubtful): (usize, &Vec<usize>)| {
-        let (column, units) = &columns[at];
-        let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
-        let accused = Accused {
-            older: (0..units.len()).filter(is_older).collect(),
-            missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
-            awaited,
-        };
-        column.examine(units, &accused, doubtful, rule)
+    let accused = accused(columns, &headers, &missed, traces, rule);
+    let one = |(((column, units), accused), doubtful): ((&(Column<'_>, Vec<Seen>), _), &Vec<_>)| {
+        column.examine(units, accused, doubtful, rule)
     };
-    let mut findings: Vec<Finding> =
-        doubts.iter().take(columns.len()).enumerate().map(one).collect();
+    let mut findings: Vec<Finding> = columns.iter().zip(&accused).zip(doubts).map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
         keep_evidence(columns, &headers, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
@@ -212,6 +197,57 @@ pub(crate) fn examine(
         }
     }
     findings
+}
+
+/// As [`examine`], over columns in which several units are absent. Their content is lost unless one of their devices comes back
+/// with its medium. Then parity has to fit. Where it may not, it is marked: it yields nothing any more. A torn block
+/// is lost.
+pub(crate) fn examine_remains(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    doubts: &[Vec<usize>],
+    traces: &[Trace],
+) -> Vec<Finding> {
+    let Some(headers) = headers_of(columns) else { return Vec::new() };
+    let missed = missed(columns, &headers, traces);
+    let accused = accused(columns, &headers, &missed, traces, Rule::FitParity);
+    let one = |(((column, units), accused), doubtful): (
+        (&(Column<'_>, Vec<Seen>), &Accused),
+        &Vec<_>,
+    )| { column.examine_remains(units, accused.any() || !doubtful.is_empty()) };
+    columns.iter().zip(&accused).zip(doubts).map(one).collect()
+}
+
+/// The headers of adjacent columns; none of no columns.
+pub(super) fn headers_of<'a>(columns: &'a [(Column<'_>, Vec<Seen>)]) -> Option<Headers<'a>> {
+    let (first, _) = columns.first()?;
+    let mut headers = Headers::new(first.layout, first.stripe, first.offset, columns.len());
+    for (column, units) in columns {
+        for (unit, header) in units.iter().enumerate().filter_map(|(u, s)| Some((u, s.header()?))) {
+            headers.put(unit, column.offset, header);
+        }
+    }
+    Some(headers)
+}
+
+/// By column: the accusations of records.
+fn accused(
+    columns: &[(Column<'_>, Vec<Seen>)],
+    headers: &Headers<'_>,
+    missed: &[Vec<bool>],
+    traces: &[Trace],
+    rule: Rule,
+) -> Vec<Accused> {
+    let newest = headers.newest(headers.all());
+    let awaited = traces.iter().any(|trace| matches!(trace, Trace::Awaited { .. }));
+    let one = |(at, (column, units)): (usize, &(Column<'_>, Vec<Seen>))| {
+        let is_older = |unit: &usize| column.is_older(units, *unit, (at, &newest), rule);
+        Accused {
+            older: (0..units.len()).filter(is_older).collect(),
+            missed: (0..units.len()).filter(|unit| missed[at][*unit]).collect(),
+            awaited,
+        }
+    };
+    columns.iter().enumerate().map(one).collect()
 }
 
 /// By column, and unit: the block has missed a write that others of the column may have, as a trace says.
@@ -531,6 +567,35 @@ impl Column<'_> {
             finding.mends.extend(self.new_marks(units, lost));
         }
         finding
+    }
+
+    /// Several units are absent. `unfit`: parity may not fit the data that are there.
+    fn examine_remains(&self, units: &[Seen], unfit: bool) -> Finding {
+        let parity = self.parity();
+        let has_holes = units.iter().any(|seen| matches!(seen, Seen::Torn | Seen::Unreadable));
+        let absent = (0..parity).filter(|unit| units[*unit] == Seen::Absent);
+        let torn = (0..parity).filter(|unit| units[*unit] == Seen::Torn);
+        let lost = absent.fold(self.lost_data(units), Units::with).count();
+        let mismatch = unfit || has_holes;
+        // One that its medium does not return says enough by that.
+        let says_so =
+            matches!(units[parity], Seen::Absent | Seen::Unreadable) || units[parity].lost();
+        let mends = match mismatch && !says_so {
+            true => vec![self.new_parity(units, true)],
+            false => torn.map(|unit| self.lose(unit)).collect(),
+        };
+        let undecided = mends.is_empty() && units.contains(&Seen::Unreadable);
+        Finding { mismatch, undecided, lost, mends }
+    }
+
+    /// Returns true if a missing data unit's block can be made of the others, after these blocks are written. Otherwise
+    /// it is lost.
+    pub fn yields(&self, units: &[Seen], unit: usize, finding: &Finding) -> bool {
+        let parity = self.parity();
+        let is_whole = |seen: &Seen| matches!(seen, Seen::There { .. } | Seen::Absent);
+        let gives_up = finding.mends.iter().any(|mend| mend.unit == parity && mend.lost);
+        let parity_yields = units[parity].header().is_some_and(|header| !header.lost);
+        parity_yields && !gives_up && units.iter().all(is_whole) && !self.is_marked(units, unit)
     }
 
     /// The blocks of a column that has lost two units, one of which is written anew: `onto`. All blocks that are there are

@@ -2,5 +2,6 @@
 
 pub(crate) mod column;
 pub(crate) mod records;
+pub(crate) mod returned;
 #[cfg(test)]
 mod tests;

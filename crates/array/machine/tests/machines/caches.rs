@@ -392,6 +392,23 @@ fn a_flush_fails_if_a_device_is_missing_and_another_has_lost_its_cache() {
     }
 }
 
+/// Two devices of the group are given up, and a third one has restarted: the flush looks at the stripes. What only the two had is
+/// lost, and the flush says so.
+#[test]
+fn a_flush_fails_if_two_devices_are_lost() {
+    for scheme in SCHEMES {
+        let mut caches = Caches::new(scheme, 7);
+        caches.write_one_by_one(0);
+        exclude(&mut caches, 0);
+        caches.world.dead.insert(DeviceId(1));
+        let change = caches.world.hosts[0].state().without_at_a_loss(DeviceId(1));
+        assert_eq!(caches.run(0, Work::Change { change }), Ok(HostAnswer::Done));
+        caches.world.restart_device(DeviceId(2));
+        let result = caches.flush(0);
+        assert!(result.is_err(), "{scheme}: {result:?}");
+    }
+}
+
 /// A host dies after its writes were answered. Another one does not know of them, and they are not lost with one cache.
 #[test]
 fn a_dead_hosts_writes_outlive_a_lost_cache() {

@@ -17,4 +17,5 @@ mod messages;
 mod mutations;
 mod patches;
 mod recovery;
+mod returned;
 mod world;

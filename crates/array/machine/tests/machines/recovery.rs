@@ -465,6 +465,57 @@ fn a_rebuild_beside_a_lost_device_marks_the_blocks_of_both() {
     }
 }
 
+/// A host dies in the middle of a write, and an operator accepts that two devices of the group are lost. The repair of the host's
+/// leftovers ends, also where both had units. So the rebuild of both does not wait for it, and no block is made up.
+#[test]
+fn a_dead_hosts_leftovers_end_in_stripes_that_miss_two_units() {
+    let (mut pending, layout) = (0, raid5());
+    for (scheme, gone) in SCHEMES.into_iter().flat_map(|s| [(s, [0, 1]), (s, [2, 4])]) {
+        let gone = gone.map(DeviceId);
+        for steps in 1.. {
+            let (mut world, old) = filled(layout, scheme, steps as u64);
+            let span = spans(&world)[steps % 4];
+            let Some(new) = cut_short(&mut world, span, steps) else { break };
+            let what = format!("{scheme} without {gone:?} after {steps}");
+            for device in gone {
+                world.dead.insert(device);
+                let change = world.hosts[REPAIRER].state().without_at_a_loss(device);
+                assert_eq!(
+                    run(&mut world, REPAIRER, Work::Change { change }),
+                    Ok(HostAnswer::Done)
+                );
+            }
+            let there = |device: &&lockify_array::Device| !gone.contains(&device.id());
+            pending +=
+                world.devices.iter().filter(there).filter(|device| !device.is_idle()).count();
+            let fence = Work::Fence { life: life(1) };
+            assert_eq!(run(&mut world, REPAIRER, fence), Ok(HostAnswer::Done), "{what}");
+            assert!(world.devices.iter().filter(there).all(|device| device.is_idle()), "{what}");
+            for device in gone {
+                world.dead.remove(&device);
+                world.replace(device);
+                let begin = Work::Change { change: Change::Rebuild(device) };
+                assert_eq!(run(&mut world, REPAIRER, begin), Ok(HostAnswer::Done), "{what}");
+                for stripe in 0..layout.stripes {
+                    run(&mut world, REPAIRER, Work::Rebuild { device, stripe }).unwrap();
+                }
+                let change = world.hosts[REPAIRER].state().rebuilt(device, u64::MAX);
+                assert_eq!(
+                    run(&mut world, REPAIRER, Work::Change { change }),
+                    Ok(HostAnswer::Done)
+                );
+            }
+            for stripe in 0..layout.stripes {
+                run(&mut world, REPAIRER, Work::Scrub { stripe, repair: true }).unwrap();
+            }
+            let state = world.hosts[REPAIRER].state().clone();
+            assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{what}");
+            judge(&mut world, &old, span, &new, true, &what);
+        }
+    }
+    assert!(pending > 0, "no leftovers were pending");
+}
+
 /// A device fails, and a new one is rebuilt in its place. Returns the number of blocks that this has marked as lost.
 fn rebuild_anew(world: &mut World, device: DeviceId) -> u32 {
     let fail = world.hosts[REPAIRER].state().without(device);

@@ -685,7 +685,7 @@ impl Process {
     fn check_next_stripe(&mut self) {
         let condition = self.device.state().devices.get(usize::from(self.me.0));
         // A failed device is rebuilt as a whole, so its stripes need no check.
-        let counts = condition.is_some_and(|condition| *condition != Condition::Failed);
+        let counts = condition.is_some_and(|condition| !condition.is_out());
         if counts
             && self.device.is_let_in()
             && self.off.is_none()
@@ -729,7 +729,7 @@ impl Process {
     /// A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
     fn excuse_failed_devices(&mut self) {
         let conditions = self.device.state().devices.iter().zip(0..);
-        for (_, id) in conditions.filter(|(condition, _)| **condition == Condition::Failed) {
+        for (_, id) in conditions.filter(|(condition, _)| condition.is_out()) {
             self.in_service.insert(DeviceId(id), true);
             self.members.excuse(DeviceId(id));
         }
@@ -749,7 +749,7 @@ impl Process {
         for device in bad {
             let state = self.device.state();
             let condition = state.devices.get(usize::from(device.0));
-            if condition.is_some_and(|condition| *condition != Condition::Failed)
+            if condition.is_some_and(|condition| !condition.is_out())
                 && self.settled.may_give_up(device)
             {
                 // The term ties the failure to this absence: the device may be let in again
@@ -880,7 +880,8 @@ fn describe(state: &ArrayState) -> String {
         state.devices.iter().zip(0..).filter_map(|(condition, id): (_, u16)| match condition {
             Condition::Good => None,
             Condition::Failed => Some(format!("device {id} has failed")),
-            Condition::Rebuilding { done } => {
+            Condition::Unfinished => Some(format!("device {id} has failed before it was rebuilt")),
+            Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
                 Some(format!("device {id} is rebuilt up to stripe {done}"))
             }
         });

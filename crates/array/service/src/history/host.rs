@@ -71,6 +71,7 @@ impl HostHistory {
             Work::Scrub { .. }
             | Work::AcceptLoss { .. }
             | Work::Rebuild { .. }
+            | Work::Survey { .. }
             | Work::Fence { .. }
             | Work::Change { .. } => Kind::Repair { by, op, note: Some(format!("{work:?}")) },
         };

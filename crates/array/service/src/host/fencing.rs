@@ -75,7 +75,7 @@ impl Array {
         let out = |peer: Peer| match peer {
             Peer::Device(device) => {
                 let devices = self.status().state.devices;
-                devices.get(usize::from(device.0)) == Some(&lockify_array::Condition::Failed)
+                devices.get(usize::from(device.0)).is_some_and(|condition| condition.is_out())
             }
             Peer::Server => false,
         };

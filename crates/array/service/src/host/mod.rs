@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockify_array::{
     ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
-    NodeName, OpError, Peer, Span, Usage, Work,
+    NodeName, OpError, Outlook, Peer, Span, Time, Usage, Work,
 };
 use lockify_trust::{Address, Identity};
 
@@ -381,6 +381,24 @@ impl Array {
         match self.perform(Work::Rebuild { device, stripe })? {
             HostAnswer::Rebuilt { lost, marked } => Ok(Rebuilt { lost, marked }),
             other => Err(OpError::State(format!("a rebuild was answered by {other:?}"))),
+        }
+    }
+
+    /// Looks what would be left of a stripe if `device`, which is out, came back with its medium, and `without` were lost. The
+    /// medium has every write up to the timestamp `whole_to`.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn survey(
+        &self,
+        device: DeviceId,
+        whole_to: Time,
+        without: DeviceId,
+        stripe: u64,
+    ) -> Result<Outlook, OpError> {
+        match self.perform(Work::Survey { device, whole_to, without, stripe })? {
+            HostAnswer::Surveyed(outlook) => Ok(outlook),
+            other => Err(OpError::State(format!("a survey was answered by {other:?}"))),
         }
     }
 
