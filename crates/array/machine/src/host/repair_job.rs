@@ -64,6 +64,8 @@ enum RepairStage {
     Repairing { life: Life, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
     /// Devices drop its locks and pre-writes.
     Clearing,
+    /// What was rebuilt of a device becomes durable, before it counts.
+    Flushing(DeviceId),
     /// The array's next state is voted on.
     Proposing { proposer: Box<Proposer>, seq: u64 },
     /// Devices are told the state.
@@ -257,14 +259,11 @@ impl ArrayHost {
                 Err(OpError::State("a host cannot fence itself".to_owned()))
             }
             Work::Fence { life } => Ok(Some(RepairStage::Fencing(life))),
-            Work::Change { change } => {
-                let voters = layout.devices() + self.config.witnesses;
-                let state = self.state.clone();
-                let life = self.config.life;
-                let number = self.next_repair_job + 1;
-                let proposer = Box::new(Proposer::new(life, number, change, voters.into(), state));
-                Ok(Some(RepairStage::Proposing { proposer, seq: 0 }))
+            // Its device may lose its cache. The others may then miss as much as the redundancy replaces.
+            Work::Change { change: Change::Rebuilt(device, ..) } if !self.config.durable => {
+                Ok(Some(RepairStage::Flushing(device)))
             }
+            Work::Change { change } => Ok(Some(self.proposing(self.next_repair_job + 1, change))),
             Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => Ok(None),
         }
     }
@@ -282,6 +281,14 @@ impl ArrayHost {
             true => Ok(()),
             false => Err(OpError::State(format!("{device} cannot come back without {without}"))),
         }
+    }
+
+    /// The stage in which the job of this number has a change voted on.
+    fn proposing(&self, job: u64, change: Change) -> RepairStage {
+        let voters = self.config.layout.devices() + self.config.witnesses;
+        let state = self.state.clone();
+        let proposer = Proposer::new(self.config.life, job, change, voters.into(), state);
+        RepairStage::Proposing { proposer: Box::new(proposer), seq: 0 }
     }
 
     fn begin(&mut self, now: Time, done: Then, work: Work, stage: RepairStage) {
@@ -353,6 +360,7 @@ impl ArrayHost {
                 RepairStage::Handing { device, lives } => {
                     format!("tells {device} of {} fenced lives", lives.len())
                 }
+                RepairStage::Flushing(device) => format!("has {device} flush"),
                 RepairStage::Proposing { seq, .. } => format!("proposes by try {seq}"),
                 RepairStage::Installing => "installs".to_owned(),
             };
@@ -406,12 +414,18 @@ impl ArrayHost {
                 let to = serving.iter().copied().filter(good).collect();
                 Role::Tell { to, action: Action::ListFences, answers: Vec::new() }
             }
-            RepairStage::Handing { device, .. } if self.is_out(*device) => {
+            RepairStage::Handing { device, .. } | RepairStage::Flushing(device)
+                if self.is_out(*device) =>
+            {
                 let what = format!("{device} has failed again");
                 return self.over(now, id, Err(OpError::State(what)));
             }
             RepairStage::Handing { device, lives } => {
                 let action = Action::LearnFences { lives: lives.clone() };
+                Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
+            }
+            RepairStage::Flushing(device) => {
+                let action = Action::Flush { newest: 0 };
                 Role::Tell { to: vec![Peer::Device(*device)], action, answers: Vec::new() }
             }
             RepairStage::Proposing { .. } => return self.propose(now, id),
@@ -554,6 +568,13 @@ impl ArrayHost {
                 let stage = RepairStage::Handing { device: *device, lives };
                 self.next_stage(now, id, stage);
             }
+            RepairStage::Flushing(_) => match job.work {
+                Work::Change { change } => {
+                    let stage = self.proposing(id, change);
+                    self.next_stage(now, id, stage);
+                }
+                _ => self.over(now, id, Ok(HostAnswer::Done)),
+            },
             _ => self.over(now, id, Ok(HostAnswer::Done)),
         }
     }

@@ -362,6 +362,35 @@ fn a_rebuilt_device_that_loses_its_cache_is_made_whole_again() {
     }
 }
 
+/// A device counts as rebuilt. Then it loses its cache, and so does another one with a later write of the same column. Nobody can
+/// tell that later write from an old block, and the blocks that were flushed before are there all the same.
+#[test]
+fn what_counts_as_rebuilt_is_durable() {
+    for scheme in SCHEMES {
+        let layout = raid5();
+        for unit in 0..layout.data {
+            let mut caches = Caches::new(scheme, u64::from(unit));
+            caches.write_one_by_one(0);
+            assert_eq!(caches.flush(0), Ok(HostAnswer::Done));
+            let rebuilt = layout.data(0, unit).0;
+            exclude(&mut caches, rebuilt);
+            rebuild(&mut caches, rebuilt);
+            let other = (unit + 1) % layout.data;
+            let start = u64::from(other) * u64::from(layout.unit);
+            let later = caches.world.write(Span { start, count: 1 });
+            assert_eq!(caches.run(0, later), Ok(HostAnswer::Done));
+            caches.lose(rebuilt, true);
+            caches.lose(layout.data(0, other).0, true);
+            caches.check_all(1);
+            for block in (0..STRIPE).filter(|block| *block != start) {
+                let expected = caches.content[block as usize].clone();
+                let case = format!("{scheme}: block {block}, and unit {unit} was rebuilt");
+                assert_eq!(caches.read(1, block), Ok(expected), "{case}");
+            }
+        }
+    }
+}
+
 /// One device is missing, and another one loses its cache: too much. Nothing that looks whole is wrong.
 #[test]
 fn a_flush_fails_if_a_device_is_missing_and_another_has_lost_its_cache() {
