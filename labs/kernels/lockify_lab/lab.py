@@ -357,9 +357,8 @@ class Lab:
     def fsck(self, timeout: float = 300, *, unlinked: bool = False, half_made: bool = False) -> str:
         """Checks the file system, which no node may have mounted; raises if it has an error.
 
-        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none (README.md,
-        "Limits"). With `half_made`, which is for GFS2 on an array, nor are those of which a crash has left the allocation
-        alone.
+        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none. With `half_made`,
+        which is for GFS2 on an array, nor are those of which a crash has left the allocation alone (README.md, "Limits").
         """
         options = self.options
         if options.fs == "none":
