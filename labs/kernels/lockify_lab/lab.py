@@ -354,11 +354,11 @@ class Lab:
         self.sh("corosync-cfgtool -R >/dev/null", self._running()[0])  # lets all of them read their files
         self.sh(cluster.has_token(milliseconds, _STEP), timeout=_STEP + 10)
 
-    def fsck(self, timeout: float = 300, *, unlinked: bool = False) -> str:
+    def fsck(self, timeout: float = 300, *, unlinked: bool = False, half_made: bool = False) -> str:
         """Checks the file system, which no node may have mounted; raises if it has an error.
 
-        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none (README.md,
-        "Limits").
+        With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none. With `half_made`,
+        which is for GFS2 on an array, nor are those of which a crash has left the allocation alone (README.md, "Limits").
         """
         options = self.options
         if options.fs == "none":
@@ -367,7 +367,7 @@ class Lab:
             if result.status == 0 or result.status is None:
                 raise LabError(f"node {result.node} has the file system mounted: `leave` or `crash` it first")
         if options.on_array:
-            return self._fsck_array(options, timeout, unlinked)
+            return fs_gfs2.judge(self._fsck_array(options, timeout), unlinked, half_made)
         check: Callable[..., str] = _FS[options.fs].check
         return check(self.disk, timeout, unlinked=True) if unlinked else check(self.disk, timeout)
 
@@ -377,7 +377,7 @@ class Lab:
             raise UsageError(f"lab {self.name} has no array: start it with --disk array")
         return self.sh("array scrub", self._running()[0], timeout=timeout)
 
-    def _fsck_array(self, options: Options, timeout: float, unlinked: bool) -> str:
+    def _fsck_array(self, options: Options, timeout: float) -> str:
         """In a node. The array needs all but one of its devices, so nodes that do not run are booted for theirs."""
         clock = _Clock(timeout)
         self._boot(options.all_nodes, clock)
@@ -387,7 +387,7 @@ class Lab:
         self._step(array.attach(options, _STEP), [first], clock)
         told = self.sh(fs_gfs2.check_inside(options), first, timeout=clock.left())
         self._step(array.detach(_STEP), [first], clock)
-        return fs_gfs2.judge(told, unlinked)
+        return told
 
     @property
     def options(self) -> Options:

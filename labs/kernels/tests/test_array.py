@@ -31,9 +31,9 @@ LIMIT = 4 * 3600
 MINUTES_VARIABLE, SEED_VARIABLE = "LOCKIFY_ARRAY_MINUTES", "LOCKIFY_ARRAY_SEED"
 
 
-def up(lab: Lab, nodes: int = 3) -> None:
+def up(lab: Lab, nodes: int = 3, size: str = "256M") -> None:
     lab.expect("withdraw")  # of a node that was cut off, in the end
-    lab.up(nodes=nodes, fs="gfs2", claim="on", disk="array:256M", journal_size=8, token=TOKEN)
+    lab.up(nodes=nodes, fs="gfs2", claim="on", disk=f"array:{size}", journal_size=8, token=TOKEN)
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Cluster:
             looked_at = verify(self.lab, self.ended, node)
         print(f"{kept} changes were kept, and {looked_at} files and pages are right on nodes {nodes}", flush=True)
         self.lab.leave(nodes, timeout=300)
-        self.lab.fsck(unlinked=True)  # a node may have crashed between the removal of a name and that of its dinode
+        self.lab.fsck(half_made=True)
         print(self.lab.scrub(), flush=True)
 
 
@@ -181,7 +181,7 @@ def test_faults_at_random(lab: Lab) -> None:
     print(f"{SEED_VARIABLE}={seed} {MINUTES_VARIABLE}={minutes:g}", flush=True)
     choose = random.Random(seed)
     nodes = choose.choice((3, 4, 5))
-    up(lab, nodes)
+    up(lab, nodes, "1G")  # nothing is removed
     cluster = Cluster(lab)
     for node in range(1, nodes + 1):
         cluster.load(node)
@@ -211,7 +211,7 @@ def test_all_may_crash_at_once(lab: Lab) -> None:
     lab.crash(1, 2, 3)
     for node in (1, 2, 3):
         cluster.end(node).wait()
-    lab.fsck(unlinked=True)
+    lab.fsck(half_made=True)
     lab.join([1, 2, 3], timeout=300)
     verify(lab, cluster.ended, 2)
     with pytest.raises(LabError, match="has the file system mounted"):
