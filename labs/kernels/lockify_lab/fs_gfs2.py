@@ -64,8 +64,8 @@ def check_inside(options: Options) -> str:
 
 
 def judge(told: str, unlinked: bool = False, half_made: bool = False) -> str:
-    """Raises if fsck.gfs2 tells of errors; else returns all of it. `half_made` lets dinodes pass that were allocated, and
-    no more, when their creators crashed."""
+    """Raises if fsck.gfs2 tells of errors; else returns all of it. `half_made` lets dinodes pass that were allocated,
+    and no more, when their creators crashed."""
     if half_made:
         told = _HALF_MADE.sub("", told)
     repaired = [line for line in told.splitlines() if not _USUAL.match(line)]
