@@ -149,14 +149,14 @@ def cut_a_link(cluster: Cluster, node: int) -> None:
         for other in others:
             lab.blackhole(other, node)
     assert hosts_of(lab, node, others[0]) == [], "it was not fenced"
-    kept = len(load.times)
     for one in (node, *others):
         lab.unblackhole(one)
     lab.sh(array.export_ends(90), node, timeout=120)
-    assert len(load.times) == kept, "a node that is cut off acknowledged a write"
     cluster.progress()
     lab.crash(node)  # as a watchdog would
     load.wait()
+    # An fsync that had nothing left to write may have ended after the fence. Any other one would be missed here.
+    verify(lab, [load], others[0])
     cluster.back(node)
 
 
