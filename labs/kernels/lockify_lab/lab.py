@@ -358,8 +358,7 @@ class Lab:
         """Checks the file system, which no node may have mounted; raises if it has an error.
 
         With `unlinked`, which is for GFS2, dinodes without a name that no node has deleted are none. With `half_made`,
-        which is for GFS2 on an array, nor are those of which a crash has left the allocation alone: see "Limits" in
-        README.md.
+        which is for GFS2 on an array, an error that is not explained passes, and is printed: see "Limits" in README.md.
         """
         options = self.options
         if options.fs == "none":
