@@ -244,6 +244,35 @@ pub struct Header {
     pub lost_data: Units,
 }
 
+/// A repair's record names no blocks. In their place it says how new the content is: the host, and the time and this. So it is
+/// never a range of blocks.
+const OF_REPAIR: u64 = 1 << 32;
+
+impl Header {
+    /// The record of a repair's write. It names nothing, so that it accuses nobody. The block has the effect of all writes
+    /// up to `content`, and may lack later ones.
+    pub(crate) fn of_repair(stamp: Stamp, content: Stamp) -> Header {
+        let first = content.time.saturating_add(OF_REPAIR);
+        Header { stamp, first, last: content.host.into(), ..Header::default() }
+    }
+
+    /// Returns true if it is of a repair's write.
+    pub(crate) fn is_of_repair(&self) -> bool {
+        self.first > self.last
+    }
+
+    /// The newest write whose effect the block is known to have (docs/design/array.md 3.8).
+    pub(crate) fn content(&self) -> Stamp {
+        let time = self.first.checked_sub(OF_REPAIR).filter(|_| self.is_of_repair());
+        let host = u32::try_from(self.last).ok();
+        match time.zip(host) {
+            Some((time, host)) => Stamp { time, host }.min(self.stamp),
+            // Earlier releases did not say it.
+            None => self.stamp,
+        }
+    }
+}
+
 /// A block of a device as its disk keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Block {
@@ -363,4 +392,30 @@ pub enum DeviceEvent {
         /// The fenced life.
         life: Life,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repairs_record_says_how_new_its_content_is() {
+        let stamp = Stamp { time: 9, host: u32::MAX };
+        for time in [0, 1, 8, 9] {
+            for host in [0, 7, u32::MAX] {
+                let content = Stamp { time, host };
+                let header = Header::of_repair(stamp, content);
+                assert!(header.is_of_repair());
+                assert_eq!(header.content(), content);
+            }
+        }
+        // Nothing is newer than its record.
+        let newer = Header::of_repair(stamp, Stamp { time: u64::MAX, host: 1 });
+        assert_eq!(newer.content(), stamp);
+        let of_a_host = Header { stamp, first: 5, last: 5, ..Header::default() };
+        let of_an_earlier_release = Header { stamp, first: 1, last: 0, ..Header::default() };
+        for header in [of_a_host, of_an_earlier_release] {
+            assert_eq!(header.content(), stamp);
+        }
+    }
 }

@@ -74,19 +74,21 @@ pub struct Blocks {
     pub data: Bytes,
     /// The linkage record of all of them; `lost` and `lost_data` are not set here.
     pub header: Header,
-    /// Those of them that have marks of lost content (docs/design/array.md 3.5).
-    pub lost: Vec<Lost>,
+    /// Those of them whose records say more.
+    pub marks: Vec<Mark>,
 }
 
-/// A block's marks of lost content.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lost {
+/// The part of a record that each block of a write has for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Mark {
     /// Which block of those that are written, from 0.
     pub index: u32,
-    /// It is lost itself ([`Header::lost`]). Only repairs mark any.
-    pub itself: bool,
+    /// Its content is lost ([`Header::lost`], docs/design/array.md 3.5). Only repairs mark any.
+    pub lost: bool,
     /// The lost data units that it names, as parity ([`Header::lost_data`]).
-    pub data: Units,
+    pub lost_data: Units,
+    /// The newest write whose effect it is known to have, if a repair has made it ([`Header::content`], docs/design/array.md 3.8).
+    pub content: Option<Stamp>,
 }
 
 /// A host's action at a device.

@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Answer, Blocks, Call, Content, Flaw, Lost, Reply, Request};
+use crate::message::{Answer, Blocks, Call, Content, Flaw, Mark, Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
@@ -450,11 +450,15 @@ impl Device {
         }
         let size = self.config.layout.block_size as usize;
         let first = (part.extent.start - blocks.extent.start) as u32;
-        let lost: BTreeMap<u32, &Lost> =
-            blocks.lost.iter().map(|lost| (lost.index, lost)).collect();
-        let header = |index: u32| match lost.get(&index) {
-            Some(mark) => Header { lost: mark.itself, lost_data: mark.data, ..blocks.header },
-            None => blocks.header,
+        let marks: BTreeMap<u32, &Mark> =
+            blocks.marks.iter().map(|mark| (mark.index, mark)).collect();
+        let header = |index: u32| {
+            let Some(mark) = marks.get(&index) else { return blocks.header };
+            let of_all = match mark.content {
+                Some(content) => Header::of_repair(blocks.header.stamp, content),
+                None => blocks.header,
+            };
+            Header { lost: mark.lost, lost_data: mark.lost_data, ..of_all }
         };
         let block = |index: u32| Block {
             header: header(index),

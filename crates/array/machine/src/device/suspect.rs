@@ -104,7 +104,7 @@ fn repairs(action: &Action) -> bool {
         Action::Read { repairs, .. }
         | Action::Prepare { repairs, .. }
         | Action::Lock { repairs, .. } => *repairs,
-        Action::Write(blocks) => blocks.header.first > blocks.header.last,
+        Action::Write(blocks) => blocks.header.is_of_repair(),
         // They need a pre-write or a lock, and stripes were checked at that time.
         _ => true,
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Blocks, Content, Flaw, Lost};
+use crate::message::{Blocks, Content, Flaw, Mark};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
 use crate::{Header, Layout, OpError, Span, Stamp, Units, Work};
@@ -367,7 +367,7 @@ pub(super) fn writes(
         for index in part.accesses.clone() {
             let access = &plan.accesses[index];
             let Some(columns) = &access.write else { continue };
-            let (data, lost) = match access.unit {
+            let (data, marks) = match access.unit {
                 Unit::Data(unit) => {
                     let piece = new.iter().find(|(u, _, _)| *u == unit);
                     (piece.map(|(_, _, piece)| piece.clone()).unwrap_or_default(), Vec::new())
@@ -376,7 +376,7 @@ pub(super) fn writes(
             };
             debug_assert_eq!(data.len(), (columns.end - columns.start) as usize * block);
             let extent = plan::extent(layout, part.stripe, columns);
-            writes[index] = Some(Blocks { extent, data, header, lost });
+            writes[index] = Some(Blocks { extent, data, header, marks });
         }
     }
     Ok(writes)
@@ -414,13 +414,12 @@ fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
 }
 
 /// The marks of the new parity.
-fn marks_of_parity(view: &View<'_>) -> Vec<Lost> {
-    let mut all: BTreeMap<u32, Lost> = BTreeMap::new();
+fn marks_of_parity(view: &View<'_>) -> Vec<Mark> {
+    let mut all: BTreeMap<u32, Mark> = BTreeMap::new();
     let mut of = |column: u32, itself: bool, data: Units| {
         let index = column - view.part.hull.start;
-        let none = Lost { index, itself: false, data: Units::default() };
-        let lost = all.entry(column).or_insert(none);
-        (lost.itself, lost.data) = (lost.itself || itself, lost.data.and(data));
+        let mark = all.entry(column).or_insert(Mark { index, ..Mark::default() });
+        (mark.lost, mark.lost_data) = (mark.lost || itself, mark.lost_data.and(data));
     };
     still_lost(view).for_each(|column| of(column, true, Units::default()));
     lost_data(view).for_each(|(column, units)| of(column, false, units));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::message::{Blocks, Content, Doubt, Flaw, Lost, Past};
+use crate::message::{Blocks, Content, Doubt, Flaw, Past};
 use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
 use crate::recovery::column::{
     Column, Finding, Mend, Rule, Seen, Trace, doubtful, examine, examine_remains,
@@ -279,7 +279,7 @@ impl Pass {
             let Some((_, units)) = stripe.get(wanted.column as usize) else { return true };
             match &units[usize::from(wanted.unit)] {
                 Seen::Absent => units.iter().filter(|seen| **seen == Seen::Absent).count() > 1,
-                Seen::There { header, .. } => header.lost || header.stamp < wanted.stamp,
+                Seen::There { header, .. } => header.lost || header.content() < wanted.stamp,
                 Seen::Torn | Seen::Unreadable => true,
             }
         };
@@ -331,17 +331,15 @@ impl Pass {
             .zip(*first..)
             .take_while(|((offset, mend), next)| offset == next && mend.header(stamp) == header);
         let mut data = BytesMut::new();
-        let mut lost = Vec::new();
+        let mut marks = Vec::new();
         let mut count = 0;
         for ((_, mend), _) in run {
             data.extend_from_slice(&mend.data);
-            if mend.lost || !mend.lost_data.is_empty() {
-                lost.push(Lost { index: count, itself: mend.lost, data: mend.lost_data });
-            }
+            marks.extend(mend.mark(count));
             count += 1;
         }
         let extent = plan::extent(layout, self.stripe, &(*first..first + count));
-        Some(Blocks { extent, data: data.freeze(), header, lost })
+        Some(Blocks { extent, data: data.freeze(), header, marks })
     }
 }
 

@@ -38,6 +38,7 @@
 use bytes::Bytes;
 
 use super::records::{Headers, Newest};
+use crate::message::Mark;
 use crate::plan::Columns;
 use crate::{Header, Layout, Redundancy, Stamp, Time, Units};
 
@@ -94,16 +95,32 @@ pub(crate) struct Mend {
     pub lost_data: Units,
     /// Its record, if its content stays as it is: hosts know by the timestamp which write it is of.
     pub kept: Option<Header>,
+    /// The newest write whose effect it is known to have, if that is not the repair itself.
+    pub content: Option<Stamp>,
 }
 
 impl Mend {
     pub fn new(unit: usize, data: Bytes, lost: bool) -> Mend {
-        Mend { unit, data, lost, lost_data: Units::default(), kept: None }
+        Mend { unit, data, lost, lost_data: Units::default(), kept: None, content: None }
     }
 
-    /// The record that is written with it, but for the marks.
+    /// Its content is that of this record's block, or was made of it.
+    fn as_new_as(self, source: &Header) -> Mend {
+        Mend { content: Some(source.content()), ..self }
+    }
+
+    /// The record that is written with it, but for the mark.
     pub fn header(&self, stamp: Stamp) -> Header {
         self.kept.unwrap_or_else(|| mended(stamp))
+    }
+
+    /// The rest of its record, if there is more to say.
+    pub fn mark(&self, index: u32) -> Option<Mark> {
+        let Mend { lost, lost_data, content, .. } = *self;
+        // A record that is kept says that already.
+        let content = content.filter(|_| self.kept.is_none());
+        let says_more = lost || !lost_data.is_empty() || content.is_some();
+        says_more.then_some(Mark { index, lost, lost_data, content })
     }
 }
 
@@ -143,9 +160,9 @@ impl Trace {
     }
 }
 
-/// The header of a repair's write: it names nothing, so that it accuses nobody.
+/// The header of a repair's write that has the effect of all writes before it.
 pub(crate) fn mended(stamp: Stamp) -> Header {
-    Header { stamp, first: 1, last: 0, ..Header::default() }
+    Header::of_repair(stamp, stamp)
 }
 
 /// The units of a column whose blocks may have missed writes that their devices answered. `durable_to` has each device's
@@ -191,7 +208,8 @@ pub(crate) fn examine(
                     // One that has missed a write has to look newer than that.
                     let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    finding.mends.push(Mend { unit, data: data.clone(), lost, lost_data, kept });
+                    let mend = Mend::new(unit, data.clone(), lost).as_new_as(header);
+                    finding.mends.push(Mend { lost_data, kept, ..mend });
                 }
             }
         }
@@ -440,6 +458,26 @@ impl Column<'_> {
         Mend { lost_data, ..Mend::new(self.parity(), data, lost) }
     }
 
+    /// A data unit's block, made of all others. It has the writes that parity has, and perhaps not all: parity may have lost its
+    /// newest ones with a cache, as the block has.
+    fn made_of_others(&self, units: &[Seen], unit: usize) -> Mend {
+        let mend = Mend::new(unit, self.sum(units, unit), false);
+        match units[self.parity()].header() {
+            Some(parity) => mend.as_new_as(parity),
+            None => mend,
+        }
+    }
+
+    /// The newest write that parity has if it is made to fit the data: one of these may have missed later ones.
+    fn oldest_of<'u>(
+        &self,
+        units: &[Seen],
+        behind: impl Iterator<Item = &'u usize>,
+    ) -> Option<Stamp> {
+        let data = behind.filter(|unit| **unit < self.parity());
+        data.filter_map(|unit| units[*unit].header()).map(Header::content).min()
+    }
+
     /// Data blocks that are lost and do not say so, because their media have lost the mark. They are written first: the
     /// content in their place may be anything.
     fn unmarked(&self, units: &[Seen], lost: Units) -> Vec<Mend> {
@@ -458,8 +496,8 @@ impl Column<'_> {
         let Seen::There { header, data } = &units[unit] else { return None };
         (header.lost_data != lost).then(|| {
             let kept = Header { lost: false, lost_data: Units::default(), ..*header };
-            let data = data.clone();
-            Mend { unit, data, lost: header.lost, lost_data: lost, kept: Some(kept) }
+            let mend = Mend::new(unit, data.clone(), header.lost);
+            Mend { lost_data: lost, kept: Some(kept), ..mend }
         })
     }
 
@@ -494,7 +532,9 @@ impl Column<'_> {
             return finding;
         }
         let lose = |unit: usize| self.lose(unit);
-        let new_parity = |lost: bool| self.new_parity(units, lost);
+        let behind = accused.older.iter().chain(&accused.missed).chain(doubtful);
+        let content = self.oldest_of(units, behind);
+        let new_parity = |lost: bool| Mend { content, ..self.new_parity(units, lost) };
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
@@ -528,7 +568,7 @@ impl Column<'_> {
         } else if !torn_data.is_empty() {
             if fits {
                 let unit = torn_data[0];
-                finding.mends = vec![Mend::new(unit, self.sum(units, unit), false)];
+                finding.mends = vec![self.made_of_others(units, unit)];
             } else if may_lose {
                 // A medium that does not return a block may not take one either. It stays as it is as long as the array could not
                 // go on without its device.
@@ -543,8 +583,10 @@ impl Column<'_> {
         } else if let Some(unit) =
             only.or(stale).filter(|unit| *unit < parity && !parity_lost && yields(unit))
         {
-            let yielded = || Mend::new(unit, self.sum(units, unit), false);
-            let mend = if self.is_marked(units, unit) { self.lose(unit) } else { yielded() };
+            let mend = match self.is_marked(units, unit) {
+                true => self.lose(unit),
+                false => self.made_of_others(units, unit),
+            };
             let is_right = matches!(&units[unit], Seen::There { header, data } if (data, header.lost) == (&mend.data, mend.lost));
             if !is_right {
                 finding.mismatch = true;
@@ -606,8 +648,8 @@ impl Column<'_> {
         let block = |unit: usize| match &units[unit] {
             Seen::Absent if unit != onto => None,
             Seen::Unreadable => None,
-            Seen::There { data, .. } if !was_lost.has(unit) => {
-                Some(Mend::new(unit, data.clone(), false))
+            Seen::There { header, data } if !was_lost.has(unit) => {
+                Some(Mend::new(unit, data.clone(), false).as_new_as(header))
             }
             _ => Some(self.lose(unit)),
         };
@@ -633,7 +675,7 @@ impl Column<'_> {
         if parity.lost() || parity.header().is_none() || self.is_marked(units, unit) {
             return self.lose(unit);
         }
-        Mend::new(unit, self.sum(units, unit), false)
+        self.made_of_others(units, unit)
     }
 }
 

@@ -67,8 +67,9 @@ fn cut_short(first: usize, last: usize, got: &[Got]) -> Vec<Seen> {
 }
 
 fn write(units: &mut [Seen], mend: &Mend, time: u64) {
-    let Mend { lost, lost_data, .. } = *mend;
-    let header = Header { lost, lost_data, ..mended(stamp(time)) };
+    let Mend { lost, lost_data, content, .. } = *mend;
+    let of_all = Header::of_repair(stamp(time), content.unwrap_or(stamp(time)));
+    let header = Header { lost, lost_data, ..of_all };
     units[mend.unit] = Seen::There { header, data: mend.data.clone() };
 }
 
@@ -370,7 +371,11 @@ fn a_block_that_lost_its_last_write_gets_it_back_wherever_a_record_names_it() {
                 assert!(finding.mismatch);
                 if named {
                     let Seen::There { data, .. } = &whole[unit] else { panic!() };
-                    assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
+                    let content = whole[DATA].header().map(Header::content).filter(|_| unit < DATA);
+                    assert_eq!(
+                        finding.mends,
+                        [Mend { content, ..Mend::new(unit, data.clone(), false) }]
+                    );
                     assert!(!finding.undecided);
                 } else {
                     // Nobody knows, so that only a loss that is accepted changes anything.
@@ -414,7 +419,8 @@ fn an_unreadable_block_is_made_of_the_others_or_left() {
         units[unit] = Seen::Unreadable;
         let finding = examine(&[(column, units.clone())], &[vec![]], &[], Rule::Leave).remove(0);
         let Seen::There { data, .. } = &whole[unit] else { panic!() };
-        assert_eq!(finding.mends, [Mend::new(unit, data.clone(), false)]);
+        let content = whole[DATA].header().map(Header::content).filter(|_| unit < DATA);
+        assert_eq!(finding.mends, [Mend { content, ..Mend::new(unit, data.clone(), false) }]);
         for beside in (0..=DATA).filter(|beside| *beside != unit) {
             for other in [Seen::Absent, Seen::Unreadable, Seen::Torn] {
                 let mut units = units.clone();
@@ -449,7 +455,8 @@ fn the_newer_copy_of_a_mirror_is_the_right_one() {
                 let mut units = vec![copy(newer, 2), copy(newer, 2)];
                 units[unit] = old.clone();
                 let finding = examine(&[(column, units)], &[vec![]], &[], rule).remove(0);
-                assert_eq!(finding.mends, [Mend::new(unit, new(2), false)]);
+                let content = Some(stamp(9)).filter(|_| unit == 0);
+                assert_eq!(finding.mends, [Mend { content, ..Mend::new(unit, new(2), false) }]);
             }
         }
     }
@@ -483,7 +490,8 @@ fn the_only_doubtful_block_comes_from_the_others() {
     for rule in RULES {
         let (doubts, finding) = doubted(&units, &[4, SURE, SURE, SURE], rule);
         assert_eq!(doubts, [0]);
-        assert_eq!(finding.mends, [Mend::new(0, old(0), false)], "{rule:?}");
+        let content = Some(stamp(10));
+        assert_eq!(finding.mends, [Mend { content, ..Mend::new(0, old(0), false) }], "{rule:?}");
         assert!(!finding.undecided);
     }
     // All that is beside it is durable, so that it cannot have missed anything.
@@ -505,7 +513,9 @@ fn nothing_is_made_of_two_doubtful_blocks() {
         let (doubts, finding) = doubted(&units, &[4, SURE, 4, SURE], rule);
         assert_eq!(doubts, [0, 2]);
         let data = [vec![0xee; 4].into(), new(1), old(2)];
-        assert_eq!(finding.mends, [Mend::new(DATA, sum(&data), false)], "{rule:?}");
+        let content = Some(stamp(3));
+        let parity = Mend { content, ..Mend::new(DATA, sum(&data), false) };
+        assert_eq!(finding.mends, [parity], "{rule:?}");
     }
     // A record accuses unit 1, and the others are doubtful.
     let mut units = with_a_lost_cache();
@@ -513,6 +523,28 @@ fn nothing_is_made_of_two_doubtful_blocks() {
     header.stamp = stamp(4);
     let (_, finding) = doubted(&units, &[3, SURE, SURE, SURE], Rule::Leave);
     assert!(finding.mends.iter().all(|mend| mend.unit == DATA), "{finding:?}");
+}
+
+/// Parity has lost a write with its cache, and so the block that is made of it has not got that write, although its record is newer.
+#[test]
+fn a_block_that_is_made_of_others_says_how_new_they_were() {
+    let mut units = with_a_lost_cache();
+    for content in [stamp(10), stamp(3), stamp(8)] {
+        let parity = sum(&[old(0), new(1), old(2)]);
+        units[DATA] = Seen::There { header: Header::of_repair(stamp(10), content), data: parity };
+        for hole in [Seen::Torn, Seen::Unreadable] {
+            units[0] = hole;
+            let (_, finding) = doubted(&units, &[SURE; 4], Rule::Leave);
+            let mend = Mend { content: Some(content), ..Mend::new(0, old(0), false) };
+            assert_eq!(finding.mends, [mend]);
+            write(&mut units, &finding.mends[0], 100);
+            let header = units[0].header().unwrap();
+            assert_eq!((header.stamp, header.content()), (stamp(100), content));
+        }
+        units[0] = Seen::Absent;
+        let column = Column { layout: &layout(), stripe: STRIPE, offset: 0 };
+        assert_eq!(column.rebuild(&units, 0).content, Some(content));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use lockify_array::{
     OpId, Redundancy, Scheme, Span, Stamp, Time, Work,
 };
 
-use crate::world::{MS, START, World, life, raid5};
+use crate::world::{Bad, MS, START, World, life, raid5};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
@@ -391,6 +391,38 @@ fn what_counts_as_rebuilt_is_durable() {
     }
 }
 
+/// Devices lose their caches, and a block whose write was not flushed is bad. It is made of the others. If parity has lost the write,
+/// too, the block is newer than the write and does not have it: no flush may succeed.
+#[test]
+fn a_block_that_was_made_of_others_counts_as_old_as_they_were() {
+    for layout in layouts() {
+        for scheme in SCHEMES {
+            for all in [false, true] {
+                let case = format!("{scheme} {:?} {all}", layout.redundancy);
+                let mut caches = Caches::of(layout, scheme, 8, |_| ());
+                caches.write_one_by_one(0);
+                assert_eq!(caches.flush(0), Ok(HostAnswer::Done), "{case}");
+                let work = caches.world.write(Span { start: 0, count: 1 });
+                let Work::Write { data, .. } = &work else { unreachable!() };
+                let new = data.to_vec();
+                assert_eq!(caches.run(0, work), Ok(HostAnswer::Done), "{case}");
+                let device = layout.data(0, 0).0;
+                caches.world.disks[usize::from(device)].bad.insert(0, Bad::UntilWritten);
+                for loser in caches.devices().filter(|loser| all || *loser == device) {
+                    caches.lose(loser, true);
+                }
+                // Also if somebody else has had it made, long before.
+                caches.check_all(1);
+                for _ in 0..2 {
+                    let flushed = caches.flush(0);
+                    assert_eq!(is_unflushed(&flushed), all, "{case}: {flushed:?}");
+                }
+                assert_eq!(caches.read(1, 0).as_ref() == Ok(&new), !all, "{case}");
+            }
+        }
+    }
+}
+
 /// One device is missing, and another one loses its cache: too much. Nothing that looks whole is wrong.
 #[test]
 fn a_flush_fails_if_a_device_is_missing_and_another_has_lost_its_cache() {
@@ -550,7 +582,7 @@ impl Alone {
         let header = Header { stamp, first: 0, last: 0, ..Header::default() };
         let extent = Extent { start: 0, count: 1 };
         let data = vec![7; 16].into();
-        self.ask(Action::Write(Blocks { extent, data, header, lost: Vec::new() }), time)
+        self.ask(Action::Write(Blocks { extent, data, header, marks: Vec::new() }), time)
     }
 }
 

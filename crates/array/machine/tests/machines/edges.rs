@@ -111,7 +111,7 @@ fn what_a_device_does_not_have_is_refused() {
         extent: B,
         data: Bytes::from(vec![0; 15]),
         header: Header::default(),
-        lost: vec![],
+        marks: vec![],
     };
     assert_eq!(rig.ask_at(START, 2, START, Action::Write(short)), [Answer::Invalid]);
     // In another's name.
@@ -179,7 +179,7 @@ fn an_older_write_is_not_taken_up_over_what_a_newer_one_has_torn() {
         let what = format!("{found:?}");
         rig.found = found;
         let header = Header { stamp: stamp(own), ..Header::default() };
-        let blocks = Blocks { extent: B, data: vec![2; 16].into(), header, lost: vec![] };
+        let blocks = Blocks { extent: B, data: vec![2; 16].into(), header, marks: vec![] };
         let commit = Action::Commit(blocks);
         assert_eq!(rig.ask_at(START, 1, own, commit), [Answer::Written], "{what}");
         assert_eq!(rig.writes, writes, "{what}");

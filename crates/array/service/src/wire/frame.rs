@@ -125,7 +125,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 8;
+    const VERSION: u16 = 9;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;

@@ -58,7 +58,8 @@ impl Rig {
 
     fn write(&mut self, op: u64, extent: Extent) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let blocks = Blocks { extent, data: Bytes::new(), header: Header::default(), lost: vec![] };
+        let blocks =
+            Blocks { extent, data: Bytes::new(), header: Header::default(), marks: vec![] };
         let stamp = Stamp::default();
         self.locks.write_unlock(0, call(op), stamp, blocks, &mut self.memory, &mut effects);
         effects
@@ -151,7 +152,7 @@ fn who_gets_a_lock_learns_what_was_written_last() {
     let mut rig = Rig::new();
     rig.lock(1, X);
     let mut effects = Vec::new();
-    let blocks = Blocks { extent: B, data: Bytes::new(), header: Header::default(), lost: vec![] };
+    let blocks = Blocks { extent: B, data: Bytes::new(), header: Header::default(), marks: vec![] };
     let stamp = Stamp { time: 7, host: 1 };
     rig.locks.write_unlock(0, call(1), stamp, blocks, &mut rig.memory, &mut effects);
     assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, 7)]);

@@ -82,7 +82,8 @@ impl Rig {
 
     fn w(&mut self, stamp: Time, extent: Extent) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let blocks = Blocks { extent, data: Bytes::new(), header: Header::default(), lost: vec![] };
+        let blocks =
+            Blocks { extent, data: Bytes::new(), header: Header::default(), marks: vec![] };
         self.tso.commit(self.now, call(stamp), blocks, &mut self.memory, &mut effects);
         effects
     }

@@ -41,7 +41,8 @@ fn examine_slowly(
                 if accuses(header) || missed {
                     let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    finding.mends.push(Mend { unit, data: data.clone(), lost, lost_data, kept });
+                    let mend = Mend::new(unit, data.clone(), lost).as_new_as(header);
+                    finding.mends.push(Mend { lost_data, kept, ..mend });
                 }
             }
         }
