@@ -18,7 +18,8 @@ use crate::signals::Listening;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes a call that can wait. On the main thread, where Python's signal handlers run, it is
-/// interrupted by a handler that raises, as that of Ctrl-C does. It sleeps until then.
+/// interrupted by a handler that raises, as that of Ctrl-C does. It sleeps until then. If a handler has raised, its exception is
+/// the outcome, and the call's result is dropped: what has to be noted of it is the call's own business.
 pub fn blocking<T: Send>(
     py: Python<'_>,
     limit: Option<Duration>,
@@ -69,13 +70,17 @@ fn wait<T>(
         raise.set(first);
         raised
     };
-    match interruptible(Interrupt { bell, until, check: Box::new(check) }, call) {
-        Err(Error::Interrupted) => Err(raised.take().unwrap_or_else(|| {
+    let outcome = interruptible(Interrupt { bell, until, check: Box::new(check) }, call);
+    match (raised.take(), outcome) {
+        // The handler has run, so that nobody raises it again. The call may have ended all the same: then its result is dropped
+        // here, and a lock is released by that.
+        (Some(signal), _) => Err(signal),
+        (None, Err(Error::Interrupted)) => {
             let text = "the lock daemon does not answer, and the time limit is over: see whether \
                         it runs, with `lockify status`";
-            TimedOut::new_err(text)
-        })),
-        outcome => outcome.map_err(failure),
+            Err(TimedOut::new_err(text))
+        }
+        (None, outcome) => outcome.map_err(failure),
     }
 }
 

@@ -132,10 +132,15 @@ impl Lock {
     ) -> PyResult<()> {
         let limit = limit(timeout)?;
         let conversion = self.start(py, mode, wait, limit, lvb)?;
-        let converted = blocking(py, limit, || conversion.wait())?;
-        // Released meanwhile: nobody wants to know.
-        let _ = self.with(py, |guard| guard.converted(converted));
-        Ok(())
+        let held = self.0.get()?;
+        blocking(py, limit, || {
+            let converted = conversion.wait()?;
+            // Released meanwhile: nobody wants to know.
+            if let Some(guard) = guard(held).as_mut() {
+                guard.converted(converted);
+            }
+            Ok(())
+        })
     }
 
     #[pyo3(signature = (mode, wait, timeout, lvb))]
