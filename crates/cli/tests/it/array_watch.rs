@@ -1,11 +1,10 @@
 //! What a monitor hears of an array: changes, and metrics.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use crate::common::array::Array;
 use crate::common::traffic::device;
-use crate::common::{Process, code, first_line, stderr, stdout, wait_for};
+use crate::common::{Process, code, first_line, programs, stderr, stdout, wait_for};
 
 #[test]
 fn each_change_is_told_to_a_program() {
@@ -14,12 +13,12 @@ fn each_change_is_told_to_a_program() {
     let (program, heard) = (array.user.dir().join("program"), array.user.dir().join("heard"));
     // One that fails is no reason to stop.
     let script = format!("#!/bin/sh\necho \"$1|$2|$3|$4\" >>{}\nexit 7\n", heard.display());
-    std::fs::write(&program, script).unwrap();
+    std::fs::write(&program, &script).unwrap();
     let args = ["--interval", "200ms", "--on-event", program.to_str().unwrap()];
     let refused = array.lockify("watch", &args);
     assert_eq!(code(&refused), 2);
     assert!(stderr(&refused).contains("no file that can be run"), "{}", stderr(&refused));
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    programs::script(&program, &script, 0o755);
     let all = array.args("watch", &args);
     let mut command = array.user.command(&all.iter().map(String::as_str).collect::<Vec<_>>());
     let mut watch = Process(command.stdout(Stdio::piped()).spawn().unwrap());

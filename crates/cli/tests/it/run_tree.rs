@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Process, User, all_of, code, output, signals, stderr, wait_for};
+use crate::common::{Process, User, all_of, code, output, programs, signals, stderr, wait_for};
 use rustix::process::{Pid, Signal};
 
 /// Starts a process in another group, one in another session, and one whose parents have all ended;
@@ -203,7 +203,7 @@ fn with_close_the_lock_ends_with_the_command() {
 /// A program that starts others as root, as sudo does: its user may not end them.
 fn program_of_root(dir: &Path) -> PathBuf {
     let program = dir.join("as-root");
-    std::fs::copy("/usr/bin/setpriv", &program).unwrap();
+    programs::copy(Path::new("/usr/bin/setpriv"), &program);
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
     program
 }
@@ -215,7 +215,7 @@ const SOMEBODY: u32 = 64_321;
 fn somebody(user: &User, home: &Path, args: &[&str]) -> Command {
     let own = user.dir().join("lockify-for-all");
     if !own.exists() {
-        std::fs::copy(user.command(&[]).get_program(), &own).unwrap();
+        programs::copy(Path::new(user.command(&[]).get_program()), &own);
     }
     let mut command = Command::new(own);
     command.args(args).env("XDG_RUNTIME_DIR", home).env("LOCKIFY_IDLE", "1s");

@@ -36,14 +36,16 @@ pub fn run(dir: &Path, script: &str) -> Option<Output> {
         eprintln!("not run: only root can make namespaces; LOCKIFY_TEST_AS_ROOT=1 insists");
         return None;
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_lockify")).parent().unwrap();
-    let path = format!("{}:{}:/usr/sbin:/sbin", program.display(), std::env::var("PATH").unwrap());
+    let programs = Path::new(env!("CARGO_BIN_EXE_lockify")).parent().unwrap();
+    // Scripts hide folders of the machine, and the programs may be in one of these.
+    let path = format!("/mnt:{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
         .args(["--kill-after=5", "300", "unshare", "--mount", "--net", "--pid", "--fork"])
         .args(["--kill-child", "--propagation=private", "sh", "-c"])
-        .arg(format!("{PRELUDE}{script}"))
+        .arg(format!("mount --bind \"$PROGRAMS\" /mnt\n{PRELUDE}{script}"))
         .current_dir(dir)
         .env("PATH", path)
+        .env("PROGRAMS", programs)
         .env("W", dir)
         .env("LOCKIFY_IDLE", "1h")
         .env_remove("LOCKIFY_SOCKET")

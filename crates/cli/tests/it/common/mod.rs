@@ -8,6 +8,8 @@ pub mod machine;
 #[path = "../../../../array/service/src/nbd/testing/client.rs"]
 pub mod nbd;
 pub mod preload;
+#[path = "../../../../lock/daemon/tests/it/common/programs.rs"]
+pub mod programs;
 pub mod relay;
 #[path = "../../../../lock/daemon/tests/it/common/signals.rs"]
 pub mod signals;

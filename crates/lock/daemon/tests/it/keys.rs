@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::process::{Process, members, nodes};
-use crate::common::{eventually, may_be_others, open_to_all};
+use crate::common::{eventually, may_be_others, open_to_all, programs};
 use lockify_client::{Client, Mode};
 use lockify_trust::{CaFolder, Lifetime, NodeFiles, generate_key_file};
 use rustix::process::Signal;
@@ -128,7 +128,7 @@ fn the_daemon_runs_unprivileged() {
     open_to_all(dir.path());
     // Where that user can find it.
     let program = dir.path().join("lockifyd");
-    std::fs::copy(env!("CARGO_BIN_EXE_lockifyd"), &program).unwrap();
+    programs::copy(Path::new(env!("CARGO_BIN_EXE_lockifyd")), &program);
     let ca = CaFolder::init(&dir.path().join("ca"), "lockify", YEAR).unwrap();
     let list = nodes(2);
     let start = |node: u32| {

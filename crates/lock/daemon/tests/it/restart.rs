@@ -1,14 +1,13 @@
 //! Daemons that become another program, with real processes: no lock is lost, or it is said which.
 
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::process::{ALONE, Process, SERVES, judge, nodes};
-use crate::common::{PATIENCE, as_user, eventually, may_be_others, open_to_all};
+use crate::common::{PATIENCE, as_user, eventually, may_be_others, open_to_all, programs};
 use lockify_client::{Client, Error, Guard, LockFlags, Lockspace, Mode, NodeId};
 use lockify_session::protocol::Refusal;
 use rustix::process::Signal;
@@ -49,8 +48,7 @@ impl Replaceable {
     /// Puts a script where its program is.
     fn replace(&self, mode: u32, script: &str) {
         let new = self.program.with_extension("new");
-        std::fs::write(&new, script).unwrap();
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode)).unwrap();
+        programs::script(&new, script, mode);
         std::fs::rename(&new, &self.program).unwrap();
     }
 
@@ -69,7 +67,7 @@ impl Deref for Replaceable {
 
 fn install(from: &Path, to: &Path) {
     if std::fs::hard_link(from, to).is_err() {
-        std::fs::copy(from, to).unwrap();
+        programs::copy(from, to);
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "`waiting.rs` uses a part")]
 
 pub mod process;
+pub mod programs;
 pub mod signals;
 
 use std::io::{Read as _, Write as _};
