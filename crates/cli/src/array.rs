@@ -28,7 +28,6 @@ use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::secure::Secure;
 pub(crate) use fence::{Whom as FenceWhom, fence, list as list_of};
-pub(crate) use status::newest;
 
 /// Shared arrays of devices, without a controller
 ///

@@ -15,7 +15,7 @@ use lockify_array::{ArrayState, NodeName};
 use lockify_volume::ArrayFile;
 use lockify_volume::status::ask;
 
-use crate::array::{FAREWELL, FenceWhom as Whom, fence, list_of, newest, open_within};
+use crate::array::{FAREWELL, FenceWhom as Whom, fence, list_of, open_within};
 use crate::exit::{Code, Failure, OrFail as _};
 use crate::output::{print, print_message};
 use crate::secure::Secure;
@@ -301,7 +301,7 @@ fn state(cli: &Cli) -> Result<ArrayState, Failure> {
         );
         return Err(Failure::new(Code::Failed, what));
     }
-    let state = newest(&answers.voters).cloned();
+    let state = answers.newest().cloned();
     state.ok_or_else(|| Failure::new(Code::Failed, "no device knows the array's state"))
 }
 

@@ -107,6 +107,11 @@ impl Layout {
         self.data + 1
     }
 
+    /// Bytes of a stripe on all of its devices together.
+    pub fn stripe_bytes(&self) -> u64 {
+        u64::from(self.group_size()) * u64::from(self.unit) * u64::from(self.block_size)
+    }
+
     /// The other devices of a device's group.
     pub fn beside(&self, device: DeviceId) -> impl Iterator<Item = DeviceId> {
         let group = device.0 / self.group_size();

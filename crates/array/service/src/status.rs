@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockify_array::DeviceId;
+use lockify_array::{ArrayState, DeviceId};
 use lockify_trust::Identity;
 
 use crate::ArrayFile;
@@ -18,6 +18,14 @@ pub struct Answers {
     pub voters: Vec<Answer>,
     /// The lock server, if the scheme has one.
     pub lock_server: Option<Answer>,
+}
+
+impl Answers {
+    /// The newest state of the array that any of them knows.
+    pub fn newest(&self) -> Option<&ArrayState> {
+        let reports = self.voters.iter().flatten();
+        reports.map(|report| &report.state).max_by_key(|state| state.epoch)
+    }
 }
 
 /// A device begins a new era of the membership alone. The others join it. By this, an operator says that the media of

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lockify_array::{ArrayState, Change, Condition, DeviceId, Layout, OpError};
 
+use crate::ArrayFile;
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
 pub use crate::pace::{Pace, wait_until};
+use crate::status::Answers;
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -278,6 +280,94 @@ pub fn rebuild(
         array.scrub(stripe, Repair::Known)?;
     }
     Ok(this.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// How far the array is with a new device in the place of one that had content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Its blocks are the array's from now on: it can be rebuilt.
+    Ready,
+    /// The same, and this call has begun the rebuild.
+    Begun,
+    /// It has been rebuilt, or was never replaced.
+    Good,
+    /// The array has been told, or the device is not ready: look again.
+    Waits,
+    /// It is not there.
+    Absent(String),
+    /// What hosts have written may be on the old device only. The array does not go on without it, unless an operator accepts
+    /// the loss.
+    Alone(String),
+}
+
+/// Has the array go on without a device's old content, and take the new device for one that is rebuilt. Each call is a step.
+///
+/// # Errors
+/// The array does not agree.
+pub fn admit(
+    array: &Array,
+    file: &ArrayFile,
+    answers: &Answers,
+    device: DeviceId,
+) -> Result<Admission, OpError> {
+    let state = answers.newest();
+    let condition = state.and_then(|state| state.condition(device));
+    let report = match answers.voters.get(usize::from(device.0)) {
+        Some(Ok(report)) => report,
+        Some(Err(why)) => return Ok(Admission::Absent(why.clone())),
+        None => return Ok(Admission::Waits),
+    };
+    match (condition, state) {
+        (Some(Condition::Good), _) if report.in_service => return Ok(Admission::Good),
+        (Some(Condition::Good), Some(state)) => {
+            if let Some(why) = what_may_be_there_alone(file, answers, state, device) {
+                return Ok(Admission::Alone(why));
+            }
+            array.change(state.without(device))?;
+        }
+        (Some(_), _) if report.in_service => return Ok(Admission::Ready),
+        // It learns of it as a voter, and its blocks are the array's from then on.
+        // Not before it is one of those who are there, or it is taken for gone again.
+        (Some(Condition::Failed), _) if report.serving => {
+            array.change(Change::Rebuild(device))?;
+            return Ok(Admission::Begun);
+        }
+        _ => {}
+    }
+    Ok(Admission::Waits)
+}
+
+/// Why something may have been written to a device and be known to none of its group.
+fn what_may_be_there_alone(
+    file: &ArrayFile,
+    answers: &Answers,
+    state: &ArrayState,
+    device: DeviceId,
+) -> Option<String> {
+    let beside = file.layout.beside(device);
+    let mut unknown = beside.filter_map(|other| {
+        let why = match answers.voters.get(usize::from(other.0)) {
+            Some(Ok(report)) if !report.in_service => {
+                "is empty, and the blocks of both would be lost"
+            }
+            Some(Ok(_)) if !state.is_good(other) => {
+                "is not rebuilt, and the blocks of both would be lost"
+            }
+            Some(Ok(report)) if report.unsettled => {
+                "has restarted and does not know yet what hosts were writing when it stopped"
+            }
+            Some(Ok(_)) => return None,
+            _ => "does not answer, and the blocks of both would be lost",
+        };
+        Some((other, why))
+    });
+    unknown.next().map(|(other, why)| {
+        format!(
+            "what hosts have written may be on the old device {0} only, since device {1} {why}: bring back the old device {0}, or \
+             device {1}; or give --accept-loss to `lockify array replace`, to do without what only device {0} has",
+            device.0, other.0
+        )
+    })
 }
 
 fn stopped() -> OpError {

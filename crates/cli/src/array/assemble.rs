@@ -12,7 +12,6 @@ use lockify_volume::status::{Answer, Answers, ask};
 use lockify_volume::store::{Examined, examine, examine_blocks};
 use lockify_volume::upkeep::stripes_of;
 
-use super::status::newest;
 use super::upkeep::{Pacing, rebuild_device};
 use super::{FAREWELL, PATIENCE, Which};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
@@ -113,7 +112,7 @@ fn look(args: &Args, file: &ArrayFile, device: DeviceId) -> Result<Two, Failure>
     loop {
         let identity = args.which.secure.identity()?;
         let answers = ask(file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
-        let state = newest(&answers.voters);
+        let state = answers.newest();
         let serves = |answer: Option<&Answer>| matches!(answer, Some(Ok(report)) if report.serving);
         if let Some(state) = state.filter(|_| serves(answers.voters.get(usize::from(device.0)))) {
             may_come_back(state, device)?;

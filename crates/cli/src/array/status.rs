@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_array::{ArrayState, Condition};
+use lockify_array::Condition;
 use lockify_trust::Identity;
 use lockify_volume::status::{Answer, Answers, ask};
 use lockify_volume::{ArrayFile, BLOCK, Report};
@@ -139,18 +139,13 @@ fn is_empty(id: u16) -> String {
     )
 }
 
-/// The newest state that anybody knows.
-pub(crate) fn newest(answers: &[Answer]) -> Option<&ArrayState> {
-    answers.iter().flatten().map(|report| &report.state).max_by_key(|state| state.epoch)
-}
-
 /// Returns the report of a member of the newest view.
 fn newest_view(answers: &[Answer]) -> Option<&Report> {
     answers.iter().flatten().filter(|report| report.view.is_some()).max_by_key(|report| report.view)
 }
 
 fn status(file: &ArrayFile, answers: &Answers) -> Status {
-    let state = newest(&answers.voters);
+    let state = answers.newest();
     let view = newest_view(&answers.voters);
     let out = |id: u16| {
         let out = view.iter().flat_map(|report| &report.out).find(|(device, _)| *device == id);

@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, Condition, DeviceId, Layout};
+use lockify_array::{ArrayState, DeviceId, Layout};
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
-use lockify_volume::upkeep::{self, Pace, stripes_of};
+use lockify_volume::upkeep::{self, Admission, Pace, stripes_of};
 
 use super::create::parse_size;
-use super::status::newest;
 use super::{FAREWELL, PATIENCE, Which, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::{print, print_json};
@@ -54,7 +53,7 @@ pub(super) struct Pacing {
     rate: Option<u64>,
 }
 
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("at 0 bytes in a second it would never end".into()),
         rate => Ok(rate),
@@ -65,9 +64,8 @@ impl Pacing {
     /// SIGTERM and SIGINT stop it between two stripes.
     pub(super) fn pace(&self, layout: &Layout) -> Result<Pace, Failure> {
         let pace = Pace::of(self.jobs.into()).until(stop()?);
-        let units = u64::from(layout.group_size()) * u64::from(layout.unit);
         Ok(match self.rate {
-            Some(rate) => pace.at_most(rate, units * u64::from(layout.block_size)),
+            Some(rate) => pace.at_most(rate, layout.stripe_bytes()),
             None => pace,
         })
     }
@@ -249,18 +247,18 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
     loop {
         let identity = args.which.secure.identity()?;
         let answers = ask(&file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
-        let state = newest(&answers.voters);
-        let condition = state.and_then(|state| state.devices.get(usize::from(device.0)));
         let mut waits = None;
-        match (condition, answers.voters.get(usize::from(device.0))) {
-            (_, Some(Err(why))) => {
+        match upkeep::admit(&array, &file, &answers, device).or_fail(Code::Failed)? {
+            Admission::Ready => break,
+            Admission::Begun => begun = true,
+            Admission::Absent(why) => {
                 let what = format!(
                     "device {0} is not there ({why}): start the new one with `lockify array device FILE --create --id {0}`",
                     args.id
                 );
                 return Err(Failure::new(Code::Failed, what));
             }
-            (Some(Condition::Good), Some(Ok(report))) if report.in_service => {
+            Admission::Good => {
                 let what = format!(
                     "device {0} is good: to replace it, end its process and start one with `lockify array device NEWFILE \
                      --create --id {0}`",
@@ -268,24 +266,12 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
                 );
                 return Err(Failure::new(Code::Failed, what));
             }
-            (Some(Condition::Good), _) => {
-                let Some(state) = state else { continue };
-                let alone = what_may_be_there_alone(&file, &answers, state, device);
-                if alone.is_none() {
-                    array.change(state.without(device)).or_fail(Code::Failed)?;
-                } else if *accept_loss {
-                    give_up(&array, state, &lost_with(&file, &answers, state, device), device)?;
-                }
-                waits = alone.filter(|_| !accept_loss);
+            Admission::Alone(_) if *accept_loss => {
+                let Some(state) = answers.newest() else { continue };
+                give_up(&array, state, &lost_with(&file, &answers, state, device), device)?;
             }
-            (Some(_), Some(Ok(report))) if report.in_service => break,
-            // It learns of it as a voter, and its blocks are the array's from then on.
-            // Not before it is one of those who are there, or it is taken for gone again.
-            (Some(Condition::Failed), Some(Ok(report))) if report.serving => {
-                array.change(Change::Rebuild(device)).or_fail(Code::Failed)?;
-                begun = true;
-            }
-            _ => {}
+            Admission::Alone(why) => waits = Some(why),
+            Admission::Waits => {}
         }
         if Instant::now() > end {
             let unready = || format!("device {} does not become ready: see its log", args.id);
@@ -326,39 +312,6 @@ fn give_up(
         array.change(state.without_at_a_loss(*other)).or_fail(Code::Failed)?;
     }
     array.change(state.without_at_a_loss(device)).or_fail(Code::Failed)
-}
-
-/// Why something may have been written to a device and be known to none of its group.
-fn what_may_be_there_alone(
-    file: &ArrayFile,
-    answers: &Answers,
-    state: &ArrayState,
-    device: DeviceId,
-) -> Option<String> {
-    let beside = file.layout.beside(device);
-    let mut unknown = beside.filter_map(|other| {
-        let why = match answers.voters.get(usize::from(other.0)) {
-            Some(Ok(report)) if !report.in_service => {
-                "is empty, and the blocks of both would be lost"
-            }
-            Some(Ok(_)) if !state.is_good(other) => {
-                "is not rebuilt, and the blocks of both would be lost"
-            }
-            Some(Ok(report)) if report.unsettled => {
-                "has restarted and does not know yet what hosts were writing when it stopped"
-            }
-            Some(Ok(_)) => return None,
-            _ => "does not answer, and the blocks of both would be lost",
-        };
-        Some((other, why))
-    });
-    unknown.next().map(|(other, why)| {
-        format!(
-            "what hosts have written may be on the old device {0} only, since device {1} {why}: bring back the old device {0}, or \
-             device {1}; or give --accept-loss to do without what only device {0} has",
-            device.0, other.0
-        )
-    })
 }
 
 fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {

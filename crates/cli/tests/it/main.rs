@@ -14,6 +14,7 @@ mod array_partitions;
 mod array_processes;
 mod array_services;
 mod array_shapes;
+mod array_spares;
 mod array_steps;
 mod array_watch;
 mod bench_array;

@@ -18,6 +18,7 @@ mod members;
 mod process;
 mod repairs;
 mod settled;
+mod spare;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use lockify_trust::{Address, Identity, PLAIN_TEXT};
 use crate::store::{Access, Space, Store, StoreError};
 use crate::{ArrayFile, HistoryError};
 pub(crate) use repairs::{Job, Repairs};
+pub use spare::{Rebuilder, make_spare};
 
 /// How a device is served.
 #[derive(Clone, Debug)]
@@ -80,6 +82,16 @@ pub enum ServeError {
         entry: u32,
         /// The node of this process.
         node: u32,
+    },
+    /// A witness with a spare.
+    #[error(
+        "witness {id} needs no spare: it has no blocks to rebuild; --spare is for devices 0 to {last}"
+    )]
+    SpareOfWitness {
+        /// Which one.
+        id: u16,
+        /// The last device.
+        last: u16,
     },
     /// Its file.
     #[error(transparent)]

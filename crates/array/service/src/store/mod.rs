@@ -162,6 +162,17 @@ struct BadRange {
     mends: bool,
 }
 
+/// Returns true if a path has no device's store: a new or empty file, or a block device without one.
+fn is_blank(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(kind) if kind.is_file() => kind.len() == 0,
+        Ok(_) => {
+            File::open(path).is_ok_and(|file| matches!(read_superblock(&file), Err(Why::Foreign)))
+        }
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
 impl Store {
     /// Makes a new device of the array: its blocks read as never written. Then opens it.
     ///
@@ -241,6 +252,25 @@ impl Store {
         }
         drop(file);
         Store::open(path, array, device, access)
+    }
+
+    /// Makes a medium ready that is to take a device's place if its own fails: makes a device of an empty one. Returns true if
+    /// it has taken the place already.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the medium has something else, or cannot be used.
+    pub fn make_spare(
+        path: &Path,
+        array: &ArrayFile,
+        device: u16,
+        access: Access,
+        space: Space,
+    ) -> Result<bool, StoreError> {
+        let store = match is_blank(path) {
+            true => Store::create(path, array, device, access, space)?,
+            false => Store::open(path, array, device, access)?,
+        };
+        Ok(store.is_in_service())
     }
 
     /// Opens a device of the array.

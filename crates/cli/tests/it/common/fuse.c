@@ -1,17 +1,20 @@
 /* Kills its process, by SIGKILL, at a write to a file at an offset, or at something that it sends: whatever the file FUSE says. There
- * is no later moment at which it could tidy up, and none that a test could not choose. */
+ * is no later moment at which it could tidy up, and none that a test could not choose. Or that file takes no write any more, as long
+ * as the process lives. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-enum moment { BEFORE_WRITE, WITHIN_WRITE, AFTER_WRITE, BEFORE_SEND };
+enum moment { BEFORE_WRITE, WITHIN_WRITE, AFTER_WRITE, BEFORE_SEND, NO_MORE_WRITES };
 
 struct fuse {
 	/* So many more of them, and it burns down; 0 if it does not burn. */
@@ -20,6 +23,15 @@ struct fuse {
 };
 
 static struct fuse *fuse;
+/* The file that takes no write any more. */
+static ino_t broken;
+
+static ino_t inode(int file)
+{
+	struct stat stat;
+
+	return fstat(file, &stat) ? 0 : stat.st_ino;
+}
 
 __attribute__((constructor)) static void find(void)
 {
@@ -61,6 +73,14 @@ ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t offset)
 
 	if (last && fuse->moment == BEFORE_WRITE)
 		die();
+	if (last && fuse->moment == NO_MORE_WRITES) {
+		__atomic_store_n(&broken, inode(file), __ATOMIC_SEQ_CST);
+		last = 0;
+	}
+	if (__atomic_load_n(&broken, __ATOMIC_SEQ_CST) && inode(file) == broken) {
+		errno = EIO;
+		return -1;
+	}
 	/* Whole sectors, as a disk does. */
 	if (last && fuse->moment == WITHIN_WRITE)
 		count = count / 2 / 512 * 512;

@@ -1,5 +1,5 @@
 //! Processes that are killed at exactly the step that a test chooses: at their n-th write to a device's file, or before the n-th
-//! time that they send something. From outside, SIGKILL hits somewhere.
+//! time that they send something. From outside, SIGKILL hits somewhere. Or the device's file fails from that write on.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::preload;
 
-/// When a process dies. The numbers are those in `fuse.c`.
+/// When a process dies, or its file. The numbers are those in `fuse.c`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     BeforeWrite,
@@ -15,6 +15,8 @@ pub enum Moment {
     WithinWrite,
     AfterWrite,
     BeforeSend,
+    /// It does not die: the file of that write takes no write any more.
+    NoMoreWrites,
 }
 
 /// The fuse of one process.
