@@ -1,6 +1,6 @@
 //! Which writes survive a power loss of a device that answers them before they do.
 //!
-//! The device's record has a timestamp. All writes at or below it are durable, but for those of some blocks ([`Covered`]). After a
+//! The device's record has a timestamp. All writes at or below it are durable, but for those of some blocks (`covered.rs`). After a
 //! restart, blocks of suspect stripes may have missed other writes. A block beside them shows such a write by its header, because
 //! no write of hosts changes one block of a column alone. So a repair knows by
 //! [`Content::durable_to`](crate::message::Content) which blocks are doubtful.
@@ -16,46 +16,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::Device;
+use super::covered::Covered;
 use super::disk::{Job, Purpose};
 use super::record::Record;
 use crate::message::{Answer, Call};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{Condition, Extent, Time};
-
-/// So many extents may be left out.
-const MOST_LEFT_OUT: usize = 256;
-
-/// Writes that are durable.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Covered {
-    /// Those with timestamps up to this,
-    pub to: Time,
-    /// but for writes of these blocks.
-    pub left_out: Vec<Extent>,
-}
-
-impl Covered {
-    /// A write will come that is not durable.
-    fn leave_out(&mut self, time: Time, extent: Extent) {
-        if time > self.to || self.left_out.contains(&extent) {
-            return;
-        }
-        if self.left_out.len() < MOST_LEFT_OUT {
-            self.left_out.push(extent);
-        } else {
-            self.to = time.saturating_sub(1);
-        }
-    }
-
-    /// Up to which timestamp the writes of some blocks are durable.
-    fn up_to(&self, extent: Extent) -> Time {
-        if self.left_out.iter().any(|other| other.overlaps(extent)) { 0 } else { self.to }
-    }
-}
 
 /// A flush of the disk.
 #[derive(Debug)]
@@ -126,8 +94,7 @@ impl Device {
         let held = self.tso.holders().filter_map(|held| held.writes);
         let all = held.chain(self.locks.may_be_written()).chain(self.disk.writes_under_way());
         let left_out: Vec<Extent> = all.collect();
-        let covered = Covered { to: self.durable.newest.max(newest), left_out };
-        (covered.left_out.len() <= MOST_LEFT_OUT).then_some(covered)
+        Covered::new(self.durable.newest.max(newest), left_out)
     }
 
     /// A flush is done. The caller is answered when the record says so.

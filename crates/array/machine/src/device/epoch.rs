@@ -2,16 +2,11 @@
 
 use bytes::Bytes;
 
+use super::covered::Covered;
 use super::disk::{Job, Purpose};
-use super::durable::Covered;
 use super::{Device, DeviceOutput, Effect};
 use crate::message::{Answer, Call};
 use crate::{Agree, ArrayState, Condition, DeviceEvent, Life, Time};
-
-/// A device's record makes no sense.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the device's record cannot be read; replace the device, so that it is rebuilt")]
-pub struct BootError;
 
 /// Saves under way, and the requests that are answered when they are done.
 #[derive(Debug, Default)]

@@ -20,6 +20,7 @@
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
 
+mod covered;
 mod disk;
 mod durable;
 mod epoch;
@@ -60,8 +61,8 @@ use record::Record;
 use suspect::Suspects;
 use tso::Tso;
 
-pub use epoch::BootError;
 pub use medium::MediumCounts;
+pub use record::BootError;
 pub use view::RecordView;
 
 /// A device's configuration. Times are in nanoseconds.

@@ -6,11 +6,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceBoot;
-use super::durable::Covered;
-use super::epoch::BootError;
+use super::covered::Covered;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
 use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Node, NodeName, Nodes};
+
+/// A device's record makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the device's record cannot be read; replace the device, so that it is rebuilt")]
+pub struct BootError;
 
 /// Begins a record of this format. No record of the first format begins so: it began with a number in the varint encoding,
 /// which has ten bytes at most, and one in the last.
