@@ -178,6 +178,20 @@ grep fenced "$(log_of export)"
     )
 
 
+def lockspaces_without(node: int, seconds: int) -> str:
+    """The script that waits until the DLM has gone on without a node: it is fenced, as dlm_controld knows, and recovered from."""
+    return (
+        LOOK
+        + f"""
+recovered() {{
+    ! dlm_tool ls >/run/lockspaces 2>&1 && return 1
+    ! grep -q '^new ' /run/lockspaces && ! grep '^members ' /run/lockspaces | grep -qw {node}
+}}
+look {seconds} "the DLM goes on without node {node}" recovered
+"""
+    )
+
+
 def heal(seconds: float) -> str:
     """The script that ends when the array is whole, and bears the loss of any device. A device that it went on without
     is rebuilt; one that is just back is let in by itself. A rebuild that fails is tried again, as long as it is needed.

@@ -149,6 +149,9 @@ def cut_a_link(cluster: Cluster, node: int) -> None:
         for other in others:
             lab.blackhole(other, node)
     assert hosts_of(lab, node, others[0]) == [], "it was not fenced"
+    # The array fences by itself, too, and changes may have needed no lock of others. A link that is back while dlm_controld still
+    # fences brings back a member of the same life, which only its restart ends.
+    lab.sh(array.lockspaces_without(node, PATIENCE), others, timeout=PATIENCE + 30)
     for one in (node, *others):
         lab.unblackhole(one)
     lab.sh(array.export_ends(90), node, timeout=120)
