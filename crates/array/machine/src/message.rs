@@ -87,7 +87,7 @@ pub struct Mark {
     pub lost: bool,
     /// The lost data units that it names, as parity ([`Header::lost_data`]).
     pub lost_data: Units,
-    /// The newest write whose effect it is known to have, if a repair has made it ([`Header::content`], docs/design/array.md 3.8).
+    /// The newest write whose effect it is known to have, if a repair has made it (docs/design/array.md 3.8).
     pub content: Option<Stamp>,
 }
 

@@ -105,7 +105,7 @@ impl Mend {
     }
 
     /// Its content is that of this record's block, or was made of it.
-    fn as_new_as(self, source: &Header) -> Mend {
+    fn known_by(self, source: &Header) -> Mend {
         Mend { content: Some(source.content()), ..self }
     }
 
@@ -208,7 +208,7 @@ pub(crate) fn examine(
                     // One that has missed a write has to look newer than that.
                     let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    let mend = Mend::new(unit, data.clone(), lost).as_new_as(header);
+                    let mend = Mend::new(unit, data.clone(), lost).known_by(header);
                     finding.mends.push(Mend { lost_data, kept, ..mend });
                 }
             }
@@ -463,7 +463,7 @@ impl Column<'_> {
     fn made_of_others(&self, units: &[Seen], unit: usize) -> Mend {
         let mend = Mend::new(unit, self.sum(units, unit), false);
         match units[self.parity()].header() {
-            Some(parity) => mend.as_new_as(parity),
+            Some(parity) => mend.known_by(parity),
             None => mend,
         }
     }
@@ -649,7 +649,7 @@ impl Column<'_> {
             Seen::Absent if unit != onto => None,
             Seen::Unreadable => None,
             Seen::There { header, data } if !was_lost.has(unit) => {
-                Some(Mend::new(unit, data.clone(), false).as_new_as(header))
+                Some(Mend::new(unit, data.clone(), false).known_by(header))
             }
             _ => Some(self.lose(unit)),
         };

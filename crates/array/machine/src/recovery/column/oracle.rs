@@ -41,7 +41,7 @@ fn examine_slowly(
                 if accuses(header) || missed {
                     let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    let mend = Mend::new(unit, data.clone(), lost).as_new_as(header);
+                    let mend = Mend::new(unit, data.clone(), lost).known_by(header);
                     finding.mends.push(Mend { lost_data, kept, ..mend });
                 }
             }
