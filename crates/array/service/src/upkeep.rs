@@ -287,7 +287,7 @@ pub fn rebuild(
 pub enum Admission {
     /// Its blocks are the array's from now on: it can be rebuilt.
     Ready,
-    /// The same, and this call has begun the rebuild.
+    /// This call has begun the rebuild: look again.
     Begun,
     /// It has been rebuilt, or was never replaced.
     Good,

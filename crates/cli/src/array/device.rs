@@ -11,7 +11,7 @@ use lockify_volume::device::{Rebuilder, ServeError, Server, Serving, make_spare}
 use lockify_volume::store::Access;
 use signal_hook::consts::SIGXFSZ;
 
-use super::upkeep::parse_rate;
+use super::upkeep::{JOBS, pace, parse_rate};
 use super::{Which, announce, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Ended {
         identity: args.which.secure.renewed_identity(say)?,
         log: say,
     };
-    let mut spare = Spare::of(args, &file, &serving)?;
+    let spare = Spare::of(args, &file, &serving)?;
     if let Spare::Used(path) = &spare {
         say(&format!(
             "device {} goes on with its spare {}: {} is not used any more",
@@ -80,38 +80,36 @@ pub fn run(args: &Args) -> Ended {
         ));
         (serving.path, serving.create) = (path.clone(), false);
     }
-    let mut ready = false;
-    loop {
-        let mut server = Server::start(&file, &serving).map_err(failure)?;
-        if let Some(history) = &args.history {
-            server.record(history).or_fail(Code::Failed)?;
-        }
+    // Whoever goes on with the spare has itself rebuilt.
+    let begin = |serving: &Serving, spare: &Spare| {
+        let server = Server::start(&file, serving).map_err(failure)?;
         if matches!(spare, Spare::Used(_)) {
-            Rebuilder::start(&file, &serving, args.rate, Arc::clone(&stop))
-                .or_fail(Code::Failed)?;
+            let pace = pace(JOBS, args.rate, &file.layout, Arc::clone(&stop));
+            Rebuilder::start(&file, serving, pace, Arc::clone(&stop)).or_fail(Code::Failed)?;
         }
-        if !std::mem::replace(&mut ready, true) {
-            let address = file.voter(serving.device).map(|entry| entry.address.to_string());
-            let address = address.unwrap_or_default();
-            announce(&format!("device {} of array {} at {address}\n", args.id, file.id))?;
-        }
-        match (server.run(&stop), &spare) {
-            (Err(ServeError::Disk(why)), Spare::Ready(path)) => {
-                let own = args.file.display();
-                say(&format!(
-                    "device {}: {own} has failed: {why}; it goes on with its spare {}. Replace {own}",
-                    args.id,
-                    path.display()
-                ));
-                (serving.path, serving.create) = (path.clone(), false);
-                spare = Spare::Used(path.clone());
-            }
-            (ended, _) => {
-                ended.or_fail(Code::Failed)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-        }
+        Ok::<_, Failure>(server)
+    };
+    let mut server = begin(&serving, &spare)?;
+    if let Some(history) = &args.history {
+        server.record(history).or_fail(Code::Failed)?;
     }
+    let address = file.voter(serving.device).map(|entry| entry.address.to_string());
+    let address = address.unwrap_or_default();
+    announce(&format!("device {} of array {} at {address}\n", args.id, file.id))?;
+    match (server.run(&stop), &spare) {
+        (Err(ServeError::Disk(why)), Spare::Ready(path)) => {
+            let own = args.file.display();
+            say(&format!(
+                "device {}: {own} has failed: {why}; it goes on with its spare {}. Replace {own}",
+                args.id,
+                path.display()
+            ));
+            (serving.path, serving.create) = (path.clone(), false);
+            begin(&serving, &Spare::Used(path.clone()))?.run(&stop).or_fail(Code::Failed)?;
+        }
+        (ended, _) => ended.or_fail(Code::Failed)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The medium that is to take the place of the device's own.

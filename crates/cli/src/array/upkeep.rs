@@ -1,6 +1,8 @@
 //! `lockify array scrub`, `rebuild` and `replace`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lockify_array::{ArrayState, DeviceId, Layout};
@@ -42,11 +44,14 @@ pub struct ScrubArgs {
     json: bool,
 }
 
+/// How many stripes at a time, if nobody says it.
+pub(super) const JOBS: u16 = 4;
+
 /// How fast all stripes are worked on.
 #[derive(clap::Args)]
 pub(super) struct Pacing {
     /// How many stripes at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
     /// At most so many bytes of all devices together in a second (as 100MiB); otherwise as many as there are
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
@@ -63,11 +68,16 @@ pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
 impl Pacing {
     /// SIGTERM and SIGINT stop it between two stripes.
     pub(super) fn pace(&self, layout: &Layout) -> Result<Pace, Failure> {
-        let pace = Pace::of(self.jobs.into()).until(stop()?);
-        Ok(match self.rate {
-            Some(rate) => pace.at_most(rate, layout.stripe_bytes()),
-            None => pace,
-        })
+        Ok(pace(self.jobs, self.rate, layout, stop()?))
+    }
+}
+
+/// The pace of so many stripes at a time.
+pub(super) fn pace(jobs: u16, rate: Option<u64>, layout: &Layout, stop: Arc<AtomicBool>) -> Pace {
+    let pace = Pace::of(jobs.into()).until(stop);
+    match rate {
+        Some(rate) => pace.at_most(rate, layout.stripe_bytes()),
+        None => pace,
     }
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct Mend {
     pub lost_data: Units,
     /// Its record, if its content stays as it is: hosts know by the timestamp which write it is of.
     pub kept: Option<Header>,
-    /// The newest write whose effect it is known to have, if that is not the repair itself.
+    /// The newest write whose effect it is known to have, if that is not the repair itself. A record that is kept says it.
     pub content: Option<Stamp>,
 }
 
@@ -117,8 +117,6 @@ impl Mend {
     /// The rest of its record, if there is more to say.
     pub fn mark(&self, index: u32) -> Option<Mark> {
         let Mend { lost, lost_data, content, .. } = *self;
-        // A record that is kept says that already.
-        let content = content.filter(|_| self.kept.is_none());
         let says_more = lost || !lost_data.is_empty() || content.is_some();
         says_more.then_some(Mark { index, lost, lost_data, content })
     }
@@ -206,10 +204,12 @@ pub(crate) fn examine(
                 let missed = missed[at][unit];
                 if missed || headers.accuses(&oldest, header, None) {
                     // One that has missed a write has to look newer than that.
-                    let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    let mend = Mend::new(unit, data.clone(), lost).known_by(header);
-                    finding.mends.push(Mend { lost_data, kept, ..mend });
+                    let mend = Mend { lost_data, ..Mend::new(unit, data.clone(), lost) };
+                    finding.mends.push(match missed {
+                        true => mend.known_by(header),
+                        false => Mend { kept: Some(mended(header.stamp)), ..mend },
+                    });
                 }
             }
         }

@@ -41,8 +41,7 @@ pub struct Rebuilder {
     file: ArrayFile,
     device: DeviceId,
     joining: Joining,
-    /// The rate in bytes per second of all devices.
-    rate: Option<u64>,
+    pace: Pace,
     stop: Arc<AtomicBool>,
     log: fn(&str),
 }
@@ -55,14 +54,14 @@ impl Rebuilder {
     pub fn start(
         file: &ArrayFile,
         serving: &Serving,
-        rate: Option<u64>,
+        pace: Pace,
         stop: Arc<AtomicBool>,
     ) -> std::io::Result<()> {
         let Serving { device, log, .. } = *serving;
         let identity = serving.identity.clone();
         let (memory, node, usage) = (None, this_node(), Usage::Upkeep);
         let joining = Joining { memory, node, usage, identity, patience: PATIENCE, log };
-        let this = Rebuilder { file: file.clone(), device, joining, rate, stop, log };
+        let this = Rebuilder { file: file.clone(), device, joining, pace, stop, log };
         std::thread::Builder::new().name("rebuild".into()).spawn(move || this.run())?;
         Ok(())
     }
@@ -113,13 +112,9 @@ impl Rebuilder {
                 return Ok(());
             }
         }
-        let pace = Pace::of(4).until(Arc::clone(&self.stop));
-        let pace = match self.rate {
-            Some(rate) => pace.at_most(rate, self.file.layout.stripe_bytes()),
-            None => pace,
-        };
         (self.log)(&format!("device {} is being rebuilt on its spare", device.0));
-        let rebuilt = rebuild(array, device, begun, &pace, &|_| ()).map_err(|e| e.to_string())?;
+        let rebuilt = rebuild(array, device, begun, &self.pace, &|_| ());
+        let rebuilt = rebuilt.map_err(|e| e.to_string())?;
         (self.log)(&match rebuilt.is_clean() {
             true => format!("device {} is rebuilt on its spare, and good", device.0),
             false => format!(

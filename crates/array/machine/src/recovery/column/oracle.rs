@@ -39,10 +39,12 @@ fn examine_slowly(
                 let Seen::There { header, data } = block else { continue };
                 let missed = missed(here, seen, unit);
                 if accuses(header) || missed {
-                    let kept = Some(mended(header.stamp)).filter(|_| !missed);
                     let Header { lost, lost_data, .. } = *header;
-                    let mend = Mend::new(unit, data.clone(), lost).known_by(header);
-                    finding.mends.push(Mend { lost_data, kept, ..mend });
+                    let mend = Mend { lost_data, ..Mend::new(unit, data.clone(), lost) };
+                    finding.mends.push(match missed {
+                        true => mend.known_by(header),
+                        false => Mend { kept: Some(mended(header.stamp)), ..mend },
+                    });
                 }
             }
         }
