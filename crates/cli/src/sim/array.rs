@@ -86,6 +86,9 @@ pub struct Args {
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
+    /// With --seeds: go on after a failing seed, and list all that fail
+    #[arg(long, requires = "seeds")]
+    keep_going: bool,
     /// A crash after every message, and around every use of a disk, of everybody or of: host, server, device, writing,
     /// writing-power, written, written-power, cache (of a device that answers writes before they are durable); and a sector that
     /// fails at every use of a disk: sector
@@ -218,6 +221,7 @@ fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
         let mut run = seeds::Run::new(scheme, seeds.clone());
         run.faults = args.faults.unwrap_or(run.faults);
         run.trace = args.replay.is_some();
+        run.keep_going = args.keep_going;
         run.variants = variants(args, run.variants);
         let summary = seeds::run(&run, |done| bar.set_position(done));
         bar.finish_and_clear();

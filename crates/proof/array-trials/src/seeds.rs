@@ -39,6 +39,8 @@ pub struct Run {
     pub variants: Variants,
     /// Keep the trace of a failing seed.
     pub trace: bool,
+    /// Run the other seeds after one has failed.
+    pub keep_going: bool,
     /// Threads; 0 for as many as there are cores.
     pub threads: usize,
     /// A rule to leave out.
@@ -58,6 +60,7 @@ impl Run {
             patches: true,
             variants: Variants::default(),
             trace: false,
+            keep_going: false,
             threads: 0,
             #[cfg(feature = "mutations")]
             mutation: None,
@@ -128,7 +131,9 @@ impl std::fmt::Display for Outcome {
 
 /// Runs all seeds; `progress` is told how many are done.
 pub fn run(run: &Run, progress: impl Fn(u64) + Sync) -> Summary {
-    let seeds = Seeds { threads: run.threads, ..Seeds::new(run.seeds.clone(), run.replay()) };
+    let all = Seeds::new(run.seeds.clone(), run.replay());
+    let max_failures = if run.keep_going { 0 } else { all.max_failures };
+    let seeds = Seeds { threads: run.threads, max_failures, ..all };
     let name = format!("{:<18}", run.scheme);
     lockify_sim::summary::run(
         name,
