@@ -202,9 +202,18 @@ impl Locks {
         })
     }
 
-    /// Repairs need not wait for these lives any more.
+    /// Repairs need not wait for these lives any more. Their requests that wait are refused: a lock that is granted from now
+    /// on would let its holder write at devices that have not fenced it yet, and nobody would hear of these writes.
     pub(super) fn fence(&mut self, fenced: &Fences, effects: &mut Vec<Effect>) {
         self.fenced = fenced.clone();
+        self.queue.retain(|lock| {
+            let call = lock.ask.call;
+            let refused = !lock.granted && fenced.has(call.op.life);
+            if refused {
+                effects.push(Effect::Answer { call, waited: true, answer: Answer::Fenced });
+            }
+            !refused
+        });
         self.settle(effects);
     }
 

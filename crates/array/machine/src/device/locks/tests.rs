@@ -157,3 +157,23 @@ fn who_gets_a_lock_learns_what_was_written_last() {
     rig.locks.write_unlock(0, call(1), stamp, blocks, &mut rig.memory, &mut effects);
     assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, 7)]);
 }
+
+/// Otherwise its host writes at a device that has not fenced it yet, when this one has told what it may write.
+#[test]
+fn a_fenced_life_gets_no_lock_for_which_it_waits() {
+    let mut rig = Rig::new();
+    rig.lock(1, X);
+    let life = Life { host: HostId(2), incarnation: 1 };
+    let theirs = Call { op: OpId { life, seq: 2 }, ..call(2) };
+    let (stamp, past) = (Stamp::default(), Past::Nobody);
+    let ask = Ask { call: theirs, stamp, extent: B, mode: X, read: None, patience: 10, past };
+    let mut effects = Vec::new();
+    rig.locks.lock(0, ask, &rig.memory, &mut effects);
+    let mut fenced = Fences::default();
+    fenced.add(life);
+    rig.locks.fence(&fenced, &mut effects);
+    let answer = Answer::Fenced;
+    assert_eq!(effects, [Effect::Answer { call: theirs, waited: true, answer }]);
+    assert_eq!(rig.unlock(1), [done(1)]);
+    assert_eq!(rig.locks.holders().count(), 0);
+}
