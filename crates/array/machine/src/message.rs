@@ -102,7 +102,12 @@ pub enum Action {
         repairs: bool,
     },
     /// Write, with no control by the device.
-    Write(Blocks),
+    Write {
+        /// What to write.
+        blocks: Blocks,
+        /// It is for a repair. The record does not tell: a repair may keep that of a host's write.
+        repairs: bool,
+    },
     /// Timestamp ordering, phase 1: R (only `read`), P (only `write`) or RP (both) of docs/design/array.md 2.4. `read` and
     /// `write` need not be the same blocks.
     Prepare {

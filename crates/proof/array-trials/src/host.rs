@@ -623,7 +623,9 @@ impl Machine for Node {
                 _,
                 Request {
                     action:
-                        Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks),
+                        Action::Write { blocks, .. }
+                        | Action::Commit(blocks)
+                        | Action::WriteUnlock(blocks),
                     ..
                 },
             ) => blocks.data.len(),

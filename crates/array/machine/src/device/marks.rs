@@ -39,7 +39,7 @@ fn written(action: &Action) -> Option<Extent> {
     match action {
         Action::Prepare { write, .. } => *write,
         Action::Lock { extent, mode: Mode::Exclusive, .. } => Some(*extent),
-        Action::Write(blocks) => Some(blocks.extent),
+        Action::Write { blocks, .. } => Some(blocks.extent),
         _ => None,
     }
 }

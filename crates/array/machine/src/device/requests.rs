@@ -84,7 +84,7 @@ impl Device {
             Action::Read { extent, .. } => {
                 effects.push(Effect::Read { call, extent, waited: false, locked: false });
             }
-            Action::Write(blocks) => self.write(now, call, stamp, blocks, effects),
+            Action::Write { blocks, .. } => self.write(now, call, stamp, blocks, effects),
             Action::Prepare { read, write, starving, past, .. } => {
                 let asked = Prepare { call, stamp, read, write, starving, past };
                 self.tso.prepare(now, asked, &mut self.memory, effects);
@@ -139,7 +139,8 @@ impl Device {
             return Err(Answer::Broken);
         }
         let Some(extents) = extents(action) else { return Ok(()) };
-        if let Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) = action
+        if let Action::Write { blocks, .. } | Action::Commit(blocks) | Action::WriteUnlock(blocks) =
+            action
         {
             let length = blocks.extent.count as usize * self.config.layout.block_size as usize;
             if blocks.data.len() != length {
@@ -204,7 +205,7 @@ fn extents(action: &Action) -> Option<[Option<Extent>; 2]> {
         Action::Read { extent, .. } => Some([Some(*extent), None]),
         Action::Prepare { read, write, .. } => Some([*read, *write]),
         Action::Lock { extent, read, .. } => Some([Some(*extent), *read]),
-        Action::Write(blocks) | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
+        Action::Write { blocks, .. } | Action::Commit(blocks) | Action::WriteUnlock(blocks) => {
             Some([Some(blocks.extent), None])
         }
         // An older state would leave out a device that is back by now. That device learned the fences that the others knew when

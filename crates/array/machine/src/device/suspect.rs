@@ -98,13 +98,13 @@ impl Suspects {
     }
 }
 
-/// A request for a repair says so, and the header of a repair's write names nothing.
+/// A request for a repair says so.
 fn repairs(action: &Action) -> bool {
     match action {
         Action::Read { repairs, .. }
         | Action::Prepare { repairs, .. }
-        | Action::Lock { repairs, .. } => *repairs,
-        Action::Write(blocks) => blocks.header.is_of_repair(),
+        | Action::Lock { repairs, .. }
+        | Action::Write { repairs, .. } => *repairs,
         // They need a pre-write or a lock, and stripes were checked at that time.
         _ => true,
     }

@@ -168,8 +168,10 @@ impl ArrayHost {
                 }
             }
         }
+        let repairs = this.repairs();
         let again = again.into_iter().filter_map(|(index, blocks)| {
-            let second = self.control.second(&this.plan.accesses[index], Some(blocks))?;
+            let access = &this.plan.accesses[index];
+            let second = self.control.second(access, Some(blocks), repairs)?;
             Some(this.ask(index, second.action, second.hidden))
         });
         let requests = again.collect();

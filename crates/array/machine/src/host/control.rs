@@ -36,8 +36,8 @@ pub(super) trait Control: Send {
     /// Phase 1 of an access; `None` if there is nothing to send.
     fn first(&self, context: &Context<'_>, access: &Access) -> Option<Action>;
 
-    /// Phase 2 of an access; `blocks` are the blocks to write, if there are any.
-    fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second>;
+    /// Phase 2 of an access; `blocks` are the blocks to write, if there are any. `repairs`: the operation is a repair.
+    fn second(&self, access: &Access, blocks: Option<Blocks>, repairs: bool) -> Option<Second>;
 
     /// The message that cancels phase 1; `None` if phase 1 left no state. `answered` is true if phase 1 succeeded. Otherwise
     /// there is no answer yet, or one that does not exclude leftover state.

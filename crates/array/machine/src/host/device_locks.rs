@@ -23,7 +23,7 @@ impl Control for DeviceLocks {
         })
     }
 
-    fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {
+    fn second(&self, _access: &Access, blocks: Option<Blocks>, _repairs: bool) -> Option<Second> {
         Some(match blocks {
             Some(blocks) => Second { action: Action::WriteUnlock(blocks), hidden: false },
             None => Second { action: Action::Unlock, hidden: true },

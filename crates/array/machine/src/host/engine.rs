@@ -158,6 +158,11 @@ impl Try {
         self.siblings.iter().all(|s| s.out.as_ref().is_none_or(|out| out.hidden))
     }
 
+    /// Returns true if it is a pass of a repair.
+    pub fn repairs(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| matches!(task.role, Role::Pass(_)))
+    }
+
     /// Notes a peer's additional findings.
     pub fn note(&mut self, found: Vec<(Peer, Answer)>) {
         if let Some(Task { role: Role::Tell { answers, .. }, .. }) = &mut self.task {
@@ -187,12 +192,14 @@ impl Try {
     fn begin_second(&mut self, control: &dyn Control, writes: Vec<Option<Blocks>>) -> Vec<Asked> {
         self.phase = Phase::Second;
         self.contents.clear();
+        let repairs = self.repairs();
         let mut requests = Vec::new();
         for (index, blocks) in writes.into_iter().enumerate() {
             let sibling = &mut self.siblings[index];
             sibling.writes = blocks.is_some();
             sibling.blocks.clone_from(&blocks);
-            let Some(second) = control.second(&self.plan.accesses[index], blocks) else { continue };
+            let access = &self.plan.accesses[index];
+            let Some(second) = control.second(access, blocks, repairs) else { continue };
             if second.hidden {
                 sibling.held = Held::Nothing;
             }
@@ -420,7 +427,7 @@ impl ArrayHost {
         let context = Context {
             layout: &self.config.layout,
             past: &this.past,
-            repairs: task.is_some_and(|t| matches!(t.role, Role::Pass(_))),
+            repairs: this.repairs(),
             starving: task.is_some_and(|t| t.rejections >= self.config.starving_after),
             patience: self.patience.current(),
         };
@@ -456,7 +463,7 @@ impl ArrayHost {
             return self.restart(now, seq, 0);
         }
         let Some(this) = self.tries.get_mut(&seq) else { return };
-        let passes = this.task.as_ref().is_some_and(|task| matches!(task.role, Role::Pass(_)));
+        let passes = this.repairs();
         if self.config.scheme.locks() {
             // An operation's place in the order is the moment when it has all its locks. This stamp is newer than the stamps
             // that devices have reported and that repairs find. With the stamp of its beginning it would look older than writes

@@ -77,7 +77,7 @@ fn of_work(work: &Work) -> String {
 fn of_action(action: &Action) -> String {
     let name = match action {
         Action::Read { .. } => "Read",
-        Action::Write(_) => "Write",
+        Action::Write { .. } => "Write",
         Action::Prepare { .. } => "Prepare",
         Action::Commit(_) => "Commit",
         Action::Lock { .. } => "Lock",

@@ -18,7 +18,7 @@ impl Control for Tso {
         })
     }
 
-    fn second(&self, access: &Access, blocks: Option<Blocks>) -> Option<Second> {
+    fn second(&self, access: &Access, blocks: Option<Blocks>, _repairs: bool) -> Option<Second> {
         match blocks {
             Some(blocks) => Some(Second { action: Action::Commit(blocks), hidden: false }),
             // A repair need not write most of the blocks that it could have written.

@@ -13,8 +13,9 @@ impl Control for Zero {
         Some(Action::Read { extent, repairs: context.repairs })
     }
 
-    fn second(&self, _access: &Access, blocks: Option<Blocks>) -> Option<Second> {
-        blocks.map(|blocks| Second { action: Action::Write(blocks), hidden: false })
+    fn second(&self, _access: &Access, blocks: Option<Blocks>, repairs: bool) -> Option<Second> {
+        let write = |blocks| Action::Write { blocks, repairs };
+        blocks.map(|blocks| Second { action: write(blocks), hidden: false })
     }
 
     fn give_up(&self, _access: &Access, _answered: bool) -> Option<Action> {

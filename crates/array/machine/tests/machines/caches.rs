@@ -582,7 +582,8 @@ impl Alone {
         let header = Header { stamp, first: 0, last: 0, ..Header::default() };
         let extent = Extent { start: 0, count: 1 };
         let data = vec![7; 16].into();
-        self.ask(Action::Write(Blocks { extent, data, header, marks: Vec::new() }), time)
+        let blocks = Blocks { extent, data, header, marks: Vec::new() };
+        self.ask(Action::Write { blocks, repairs: false }, time)
     }
 }
 

@@ -113,7 +113,8 @@ fn what_a_device_does_not_have_is_refused() {
         header: Header::default(),
         marks: vec![],
     };
-    assert_eq!(rig.ask_at(START, 2, START, Action::Write(short)), [Answer::Invalid]);
+    let write = Action::Write { blocks: short, repairs: false };
+    assert_eq!(rig.ask_at(START, 2, START, write), [Answer::Invalid]);
     // In another's name.
     let call = Call { op: OpId { life: life(2), seq: 1 }, sibling: 0, step: 1 };
     let stamp = Stamp::default();

@@ -866,7 +866,7 @@ fn is_of_blocks(action: &Action) -> bool {
     matches!(
         action,
         Action::Read { .. }
-            | Action::Write(_)
+            | Action::Write { .. }
             | Action::Prepare { .. }
             | Action::Commit(_)
             | Action::Lock { .. }
