@@ -183,7 +183,9 @@ impl Pass {
         // By access: columns in which it is written, and what.
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
+        let mut beside: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
+        let parity = plan.accesses.iter().position(|access| access.unit == Unit::Parity);
         let mut durable_to = vec![Time::MAX; usize::from(layout.data) + 1];
         for (access, content) in plan.accesses.iter().zip(contents) {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
@@ -223,7 +225,7 @@ impl Pass {
             return vec![None; plan.accesses.len()];
         }
         let findings = with_used(returned, &stripe, findings);
-        for ((column, units), finding) in stripe.iter().zip(findings) {
+        for (((column, units), doubtful), finding) in stripe.iter().zip(&doubts).zip(findings) {
             self.found.mismatches += u32::from(finding.mismatch);
             self.found.lost += finding.lost;
             self.found.undecided += u32::from(finding.undecided);
@@ -239,7 +241,10 @@ impl Pass {
             }
             // The others do not yield a missing block of an undecided column.
             if let Some(access) = missing.filter(|_| !undecided && absent < 2) {
-                let mend = column.rebuild(units, index(plan.accesses[access].unit));
+                let unit = index(plan.accesses[access].unit);
+                let mend = column.rebuild(units, unit);
+                let parity = column.parity_beside(units, unit, doubtful);
+                beside.extend(parity.map(|mend| (column.offset, mend)));
                 newly_lost += u32::from(column.is_new_loss(units, &mend));
                 rebuilt.push((column.offset, mend));
             }
@@ -253,6 +258,10 @@ impl Pass {
             && let Some(access) = missing
         {
             mends[access] = rebuilt;
+            let was_lost = stripe.iter().any(|(_, units)| units.last().is_some_and(Seen::lost));
+            if let Some(parity) = parity.filter(|parity| was_lost && *parity != access) {
+                mends[parity] = beside;
+            }
         }
         mends.iter().map(|mends| self.blocks(layout, stamp, mends)).collect()
     }

@@ -677,6 +677,19 @@ impl Column<'_> {
         }
         self.made_of_others(units, unit)
     }
+
+    /// Parity beside the rebuilt block of a data unit. Lost parity yields nothing because of that block. It is good again: it names
+    /// the block instead. Otherwise the next block that fails would be lost as well. Doubtful blocks wait for a repair.
+    pub fn parity_beside(&self, units: &[Seen], unit: usize, doubtful: &[usize]) -> Option<Mend> {
+        let Seen::There { header, data } = &units[self.parity()] else { return None };
+        if header.lost && doubtful.is_empty() && !units.contains(&Seen::Unreadable) {
+            let mend = self.new_parity(units, false);
+            return Some(Mend { lost_data: mend.lost_data.with(unit), ..mend });
+        }
+        let Header { lost, lost_data, .. } = *header;
+        let mend = Mend { lost_data, ..Mend::new(self.parity(), data.clone(), lost) };
+        Some(mend.known_by(header))
+    }
 }
 
 #[cfg(test)]

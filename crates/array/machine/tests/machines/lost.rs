@@ -1,10 +1,10 @@
 //! Blocks that are marked lost (docs/design/array.md 3.5) are never returned as data, and are good again when they are written.
 
 use lockify_array::{
-    ArrayState, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,
 };
 
-use crate::world::{World, raid5};
+use crate::world::{Bad, World, raid5};
 
 fn mark(world: &mut World, device: DeviceId, block: u64) {
     world.disks[usize::from(device.0)].blocks[block as usize].header.lost = true;
@@ -60,4 +60,60 @@ fn a_lost_block_of_a_missing_unit_is_an_error_until_it_is_written() {
     write(&mut world, 3, 1);
     assert!(read(&mut world, 0, 8).is_ok());
     assert_eq!(world.verdict(&state), Ok(()));
+}
+
+/// Parity's record is all that a repair changes: it names the lost block, and is still that of a host's write. The restarted device
+/// takes it from the repair (docs/design/array.md 3.1.4).
+#[test]
+fn a_suspect_stripe_with_a_lost_block_is_repaired_under_every_scheme() {
+    for scheme in [Scheme::ServerLocking, Scheme::DeviceLocking, Scheme::TimestampOrdering] {
+        let mut world = World::new(raid5(), scheme, 1, 1);
+        write(&mut world, 0, 8);
+        let (place, parity) = (world.layout.place(3), world.layout.parity(0));
+        mark(&mut world, place.device, place.block);
+        world.restart_device(parity);
+        assert!(world.devices[usize::from(parity.0)].suspects_stripe(0), "{scheme}");
+        write(&mut world, 4, 1);
+        assert_eq!(read(&mut world, 3, 1), Err(OpError::Lost { block: 3 }), "{scheme}");
+        let record = &world.disks[usize::from(parity.0)].blocks[place.block as usize].header;
+        assert!(record.lost_data.has(usize::from(place.data_unit)), "{scheme}");
+    }
+}
+
+/// A rebuild marks the block, and its parity is good again: the next block that fails is made of the others.
+#[test]
+fn a_rebuilt_stripe_with_a_lost_block_bears_another_failure() {
+    let layout: Layout = raid5();
+    let gone = layout.place(3).device;
+    for scheme in [Scheme::ServerLocking, Scheme::DeviceLocking, Scheme::TimestampOrdering] {
+        let mut world = World::new(layout, scheme, 1, 1);
+        write(&mut world, 0, 8);
+        let run = |world: &mut World, work: Work| {
+            world.submit(0, work);
+            world.run();
+            world.done.last().unwrap().result.clone()
+        };
+        let change = |change| Work::Change { change };
+        world.dead.insert(gone);
+        assert_eq!(run(&mut world, change(Change::Fail(gone, 0))), Ok(HostAnswer::Done));
+        mark(&mut world, layout.parity(0), layout.place(3).block);
+        world.dead.remove(&gone);
+        world.replace(gone);
+        assert_eq!(run(&mut world, change(Change::Rebuild(gone))), Ok(HostAnswer::Done));
+        let rebuilt = run(&mut world, Work::Rebuild { device: gone, stripe: 0 });
+        assert_eq!(rebuilt, Ok(HostAnswer::Rebuilt { lost: 1, marked: 1 }), "{scheme}");
+        for stripe in 1..layout.stripes {
+            run(&mut world, Work::Rebuild { device: gone, stripe }).unwrap();
+        }
+        let done = world.hosts[0].state().rebuilt(gone, u64::MAX);
+        assert_eq!(run(&mut world, change(done)), Ok(HostAnswer::Done), "{scheme}");
+        // The other block of that column, in the first data unit.
+        let other = layout.place(1);
+        let bad = &mut world.disks[usize::from(other.device.0)].bad;
+        bad.insert(other.block, Bad::UntilWritten);
+        let repair = run(&mut world, Work::Scrub { stripe: 0, repair: true });
+        assert_eq!(repair, Ok(HostAnswer::Scrubbed { mismatches: 1, lost: 1 }), "{scheme}");
+        assert!(read(&mut world, 0, 3).is_ok(), "{scheme}");
+        assert_eq!(read(&mut world, 3, 1), Err(OpError::Lost { block: 3 }), "{scheme}");
+    }
 }
