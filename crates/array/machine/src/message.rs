@@ -222,6 +222,9 @@ pub struct Content {
     pub doubt: Doubt,
     /// The device may have lost writes with later timestamps, because only flushes make them durable.
     pub durable_to: Time,
+    /// Fenced lives whose writes of these blocks may be cut short: they have pre-writes or locks here, or had some before the
+    /// device restarted. Headers need not show these writes.
+    pub left: Vec<Life>,
 }
 
 /// A restarted device's knowledge of a stripe that is to be checked (docs/design/array.md 3.1.4). A repair decides by it if

@@ -100,13 +100,18 @@ impl Device {
             self.reported.remove(&life);
         }
         let news = self.raise(now, &[life], effects);
+        if !self.config.scheme.has_server() && self.memory.pin(life) {
+            self.heard.insert(life, now);
+            self.reported.remove(&life);
+            self.silence.get_or_insert(now.saturating_add(self.config.lease));
+        }
         let theirs = self.in_flight().filter(|held| held.life == life);
         let in_flight = theirs.filter_map(|held| Some((held.writes?, held.stamp))).collect();
         // In one order, whatever the table's: simulations are to repeat.
         let mut written: Vec<(Extent, Header)> = self.memory.written_by(life).collect();
         written.sort_unstable_by_key(|(extent, header)| (*extent, header.stamp));
         written.dedup();
-        let (forgotten, forgot) = (self.memory.forgotten(), self.readmission.forgot(life));
+        let (forgotten, forgot) = (self.memory.forgotten_of(life), self.readmission.forgot(life));
         let answer = Answer::InFlight { in_flight, written, forgotten, forgot };
         self.answer_saved(news, call, answer, effects);
     }
@@ -124,6 +129,7 @@ impl Device {
             self.record.holders.remove(&life);
         }
         self.readmission.repaired(life);
+        self.memory.unpin(life);
         self.note_fenced(life);
         effects.push(Effect::answer(call, Answer::Done));
     }

@@ -1,7 +1,7 @@
 //! A device's memory of finished requests. A request that arrives late or twice then has no effect (docs/design/array.md 2:
 //! messages of a broken connection, and of a new one, come in any order).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 
@@ -28,6 +28,8 @@ pub(super) struct Memory {
     ended: HashMap<(OpId, u32), Ended>,
     /// Finished writes, each with its blocks and its linkage record.
     written: HashMap<(OpId, u32), (Extent, Header)>,
+    /// Fenced lives whose writes are remembered until they are repaired, and up to which timestamps others were forgotten before.
+    pinned: BTreeMap<Life, Time>,
     by_age: VecDeque<(Time, (OpId, u32))>,
 }
 
@@ -40,6 +42,7 @@ impl Memory {
             forgotten,
             ended: HashMap::new(),
             written: HashMap::new(),
+            pinned: BTreeMap::new(),
             by_age: VecDeque::new(),
         }
     }
@@ -62,8 +65,32 @@ impl Memory {
         theirs.map(|(_, written)| *written)
     }
 
-    pub(super) fn forgotten(&self) -> Time {
-        self.forgotten
+    /// Up to which timestamps writes of a life may be forgotten.
+    pub(super) fn forgotten_of(&self, life: Life) -> Time {
+        self.pinned.get(&life).copied().unwrap_or(self.forgotten)
+    }
+
+    /// Remembers the writes of a fenced life until it is repaired: the repair may wait for long for a device that is away. Returns
+    /// true if there are any.
+    pub(super) fn pin(&mut self, life: Life) -> bool {
+        let forgotten = self.forgotten;
+        let any = self.written.keys().any(|(op, _)| op.life == life);
+        if any {
+            self.pinned.entry(life).or_insert(forgotten);
+        }
+        any
+    }
+
+    /// It is repaired.
+    pub(super) fn unpin(&mut self, life: Life) {
+        if self.pinned.remove(&life).is_some() {
+            self.written.retain(|(op, _), _| op.life != life);
+        }
+    }
+
+    /// Fenced lives whose writes are remembered.
+    pub(super) fn pinned(&self) -> impl Iterator<Item = Life> {
+        self.pinned.keys().copied()
     }
 
     pub(super) fn get(&self, call: Call) -> Option<Ended> {
@@ -76,7 +103,8 @@ impl Memory {
                 break;
             }
             self.ended.remove(sibling);
-            if self.written.remove(sibling).is_some() {
+            let is_pinned = self.pinned.contains_key(&sibling.0.life);
+            if !is_pinned && self.written.remove(sibling).is_some() {
                 // Its timestamp was not further ahead of the clock than that when it was prepared.
                 let newest = until.saturating_sub(self.keep).saturating_add(self.ahead);
                 self.forgotten = self.forgotten.max(newest);

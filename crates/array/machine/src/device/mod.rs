@@ -312,8 +312,8 @@ impl Device {
             memory: Memory::new(config.remember, config.ahead, floor),
             suspects,
             marks: Marks::default(),
-            heard: readmission.awaited().map(|life| (life, boot.now)).collect(),
-            silence: (!readmission.is_over()).then(|| boot.now.saturating_add(config.lease)),
+            heard: record.holders.iter().map(|life| (*life, boot.now)).collect(),
+            silence: (!record.holders.is_empty()).then(|| boot.now.saturating_add(config.lease)),
             readmission,
             taken: 0,
             disk: Disk::new(config.durable),
@@ -565,6 +565,7 @@ impl Device {
             headers: Vec::with_capacity(blocks.len()),
             doubt: self.doubt(extent),
             durable_to: self.durable_to(extent),
+            left: self.left_in(extent),
         };
         for (index, block) in blocks.into_iter().enumerate() {
             let header = match block {
@@ -597,11 +598,13 @@ impl Device {
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 
-    /// The lives that hold something here, or are awaited after a restart, or have left something. The device expects to hear from
+    /// The lives that hold something here, or are awaited after a restart, or have left something. So are those that were fenced,
+    /// and of whose writes the device still knows. The device expects to hear from
     /// each, or that it is repaired.
     fn holders(&self) -> impl Iterator<Item = Life> {
         let after_restart = self.readmission.awaited().chain(self.readmission.leftovers());
-        self.in_flight().map(|held| held.life).chain(after_restart)
+        let of_fenced = self.memory.pinned();
+        self.in_flight().map(|held| held.life).chain(after_restart).chain(of_fenced)
     }
 
     /// When the first of those will have been silent for a lease, and who.

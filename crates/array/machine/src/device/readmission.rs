@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::disk::{Job, Purpose};
 use super::fence::Fences;
 use super::memory::Ended;
-use super::{Device, Effect, Part};
+use super::{Device, Effect, Holding, Part};
 use crate::message::{Action, Answer, Blocks, Call, Past, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
@@ -30,7 +30,7 @@ pub(super) struct Readmission {
     awaited: BTreeSet<Life>,
     /// Lives that may have something here which they have not taken up, be it that they are fenced.
     forgotten: BTreeSet<Life>,
-    /// Those of them that were fenced meanwhile, and whose known leftovers are not repaired yet.
+    /// Those of them that are fenced, and whose known leftovers are not repaired yet.
     leftovers: BTreeSet<Life>,
     /// Lives that have not taken up what they may have had here. A life stays in this set even if its known leftovers were
     /// repaired.
@@ -44,9 +44,11 @@ pub(super) struct Readmission {
 impl Readmission {
     /// Of these lives something was forgotten; those that are fenced will not take it up.
     pub(super) fn at_start(holders: &BTreeSet<Life>, fenced: &Fences) -> Self {
-        let awaited = holders.iter().copied().filter(|life| !fenced.has(*life)).collect();
+        // A fence may be durable before its life's leftovers are repaired.
+        let (leftovers, awaited) = holders.iter().copied().partition(|life| fenced.has(*life));
         Readmission {
             awaited,
+            leftovers,
             forgotten: holders.clone(),
             unsure: holders.clone(),
             ..Readmission::default()
@@ -128,8 +130,22 @@ impl Device {
         unsure || !self.is_let_in()
     }
 
+    /// The fenced lives that may have left a write of these blocks cut short. A repair that does not know from all devices what they
+    /// have written could make a block of others that do not fit.
+    pub(super) fn left_in(&self, extent: Extent) -> Vec<Life> {
+        let writes = |held: &Holding| held.writes.is_some_and(|writes| writes.overlaps(extent));
+        let held = self.in_flight().filter(writes).map(|held| held.life);
+        let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
+        let is_suspect = stripe.is_some_and(|stripe| self.suspects_stripe(stripe));
+        let forgotten = self.readmission.leftovers().filter(|_| is_suspect);
+        let left: BTreeSet<Life> =
+            held.filter(|life| self.is_fenced(*life)).chain(forgotten).collect();
+        left.into_iter().collect()
+    }
+
     /// Returns true if a repair comes before that of a fenced life's leftovers, which knows from all devices what the life has
-    /// written. Headers need not tell that. So another repair could make a block that is torn or unreadable of others that do not fit.
+    /// written. Headers need not tell that. A repair after another fenced life is not refused: it learns the rest
+    /// ([`Content::left`](crate::message::Content)). Two such repairs would wait for each other.
     pub(super) fn is_too_early(&self, action: &Action) -> bool {
         let (extent, past) = match action {
             Action::Prepare { repairs: true, read: Some(extent), past, .. }

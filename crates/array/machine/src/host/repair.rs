@@ -28,6 +28,10 @@ pub(super) struct Pass {
     pub past: Past,
     /// The devices' records beside headers.
     pub traces: Vec<Trace>,
+    /// The fenced lives of which these are all records.
+    pub known: BTreeSet<Life>,
+    /// Other fenced lives that may have left something in the stripe: then the pass has judged nothing.
+    pub unknown: BTreeSet<Life>,
     /// Blocks that should have a write of this host, or a newer one.
     pub wanted: Vec<Wanted>,
     /// Blocks that passes of this repair have marked as lost, by unit and offset, and that were not marked before.
@@ -90,11 +94,37 @@ impl Found {
 }
 
 impl Pass {
+    /// One over a stripe that waits for all operations there.
+    pub fn over(stripe: u64, repair: bool, rule: Rule) -> Pass {
+        Pass {
+            stripe,
+            repair,
+            rule,
+            onto: None,
+            past: Past::Nobody,
+            traces: Vec::new(),
+            known: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            wanted: Vec::new(),
+            marked: BTreeSet::new(),
+            survey: None,
+            found: Found::default(),
+        }
+    }
+
     /// One that repairs after a fenced life.
-    pub fn after(life: Life, stripe: u64, traces: Vec<Trace>) -> Pass {
-        let (past, found, rule) = (Past::Life(life), Found::default(), Rule::FitParity);
-        let (wanted, marked, survey) = (Vec::new(), BTreeSet::new(), None);
-        Pass { stripe, repair: true, rule, onto: None, past, traces, wanted, marked, survey, found }
+    pub fn after(life: Life, stripe: u64, traces: Vec<Trace>, known: BTreeSet<Life>) -> Pass {
+        let past = Past::Life(life);
+        Pass { past, traces, known, ..Pass::over(stripe, true, Rule::FitParity) }
+    }
+
+    /// Notes fenced lives that it has passed by and does not know. Returns true if there are any.
+    pub fn meets_unknown(&mut self, contents: &[Option<Content>]) -> bool {
+        if matches!(self.past, Past::Life(_)) {
+            let left = contents.iter().flatten().flat_map(|content| &content.left);
+            self.unknown = left.filter(|life| !self.known.contains(life)).copied().collect();
+        }
+        !self.unknown.is_empty()
     }
 
     /// The device whose old blocks the pass reads, and up to which timestamp these have every write. They are of use only beside
@@ -452,21 +482,7 @@ mod tests {
         let device = layout.data(0, 1);
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
         let rebuilding = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
-        let (past, found) = (Past::Nobody, Found::default());
-        let (traces, rule, marked) = (Vec::new(), Rule::Leave, BTreeSet::new());
-        let wanted = Vec::new();
-        let mut pass = Pass {
-            stripe: 0,
-            repair: true,
-            rule,
-            onto: None,
-            past,
-            traces,
-            wanted,
-            marked,
-            survey: None,
-            found,
-        };
+        let mut pass = Pass::over(0, true, Rule::Leave);
         assert_eq!(pass.plan(&layout, &failed).unwrap().accesses.len(), 2);
         let plan = pass.plan(&layout, &rebuilding).unwrap();
         assert_eq!(plan.accesses.len(), 3);
@@ -480,6 +496,7 @@ mod tests {
             headers: vec![header; 2],
             doubt: Doubt::None,
             durable_to: Time::MAX,
+            left: Vec::new(),
         };
         let bytes = plan.accesses.iter().zip([5, 6, 3]);
         let contents: Vec<_> =
@@ -499,7 +516,7 @@ mod tests {
         let (redundancy, stripes) = (Redundancy::Raid5, 2);
         let layout = Layout { redundancy, data: 2, groups: 1, unit: 2, block_size: 16, stripes };
         let life = Life { host: HostId(1), incarnation: 1 };
-        let pass = Pass::after(life, 0, Vec::new());
+        let pass = Pass::after(life, 0, Vec::new(), BTreeSet::new());
         let old = |devices: [Condition; 3]| {
             let state = ArrayState { devices: devices.to_vec(), ..ArrayState::new(3) };
             let plan = pass.plan(&layout, &state).unwrap();

@@ -7,7 +7,7 @@ use super::engine::{Later, Owner, Role, Task};
 use super::repair::{Found, Pass, Survey};
 use super::{ArrayHost, HostOutput};
 use crate::agreement::{Proposer, Step};
-use crate::message::{Action, Answer, Past};
+use crate::message::{Action, Answer};
 use crate::recovery::column::{Rule, Trace};
 use crate::{
     Agreed, ArrayState, Change, DeviceId, Extent, Header, HostAnswer, HostId, Layout, Life,
@@ -58,10 +58,11 @@ enum RepairStage {
     Stripe(Pass),
     /// Devices are told that the stripe is good.
     Repaired,
-    /// Devices fence a life and report its unfinished writes.
-    Fencing(Life),
+    /// Devices fence a life and report its unfinished writes. `asked` is that life, or another one that has left something in one of
+    /// its stripes, and `more` are further such.
+    Fencing { life: Life, asked: Life, more: BTreeSet<Life>, known: Known },
     /// Passes over its unfinished writes.
-    Repairing { life: Life, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
+    Repairing { life: Life, known: Known, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
     /// Devices drop its locks and pre-writes.
     Clearing,
     /// What was rebuilt of a device becomes durable, before it counts.
@@ -84,6 +85,13 @@ impl RepairStage {
             other => other,
         }
     }
+}
+
+/// All that devices have told of some fenced lives.
+#[derive(Default)]
+struct Known {
+    lives: BTreeSet<Life>,
+    left: Left,
 }
 
 /// The answers of one stage.
@@ -153,6 +161,17 @@ struct Left {
 }
 
 impl Left {
+    /// Adds another life's, or what has come to light since.
+    fn add(&mut self, other: Left) {
+        self.awaited.extend(other.awaited);
+        self.written.extend(other.written);
+        for (device, time) in other.forgotten {
+            let known = self.forgotten.entry(device).or_default();
+            *known = time.max(*known);
+        }
+        self.forgetful.extend(other.forgetful);
+    }
+
     /// The stripes to repair, with all knowledge about each. It concerns whole stripes: an operation's traces may be in
     /// other columns than its missing writes.
     fn stripes(&self, layout: &Layout) -> BTreeMap<u64, Vec<Trace>> {
@@ -222,18 +241,12 @@ impl ArrayHost {
             if stripe >= layout.stripes {
                 return Err(OpError::Range);
             }
-            let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-            let wanted = Vec::new();
             #[cfg(feature = "mutations")]
             let rule = match self.mutated(crate::mutation::Mutation::ZerosAreData) {
                 true => Rule::ZerosAreData,
                 false => rule,
             };
-            let marked = BTreeSet::new();
-            let survey = None;
-            let pass =
-                Pass { stripe, repair, rule, onto, past, traces, wanted, marked, survey, found };
-            Ok(Some(RepairStage::Stripe(pass)))
+            Ok(Some(RepairStage::Stripe(Pass { onto, ..Pass::over(stripe, repair, rule) })))
         };
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
@@ -258,7 +271,10 @@ impl ArrayHost {
             Work::Fence { life } if life == self.config.life => {
                 Err(OpError::State("a host cannot fence itself".to_owned()))
             }
-            Work::Fence { life } => Ok(Some(RepairStage::Fencing(life))),
+            Work::Fence { life } => {
+                let (more, known) = (BTreeSet::new(), Known::default());
+                Ok(Some(RepairStage::Fencing { life, asked: life, more, known }))
+            }
             // Its device may lose its cache. The others may then miss as much as the redundancy replaces.
             Work::Change { change: Change::Rebuilt(device, ..) } if !self.config.durable => {
                 Ok(Some(RepairStage::Flushing(device)))
@@ -351,8 +367,8 @@ impl ArrayHost {
                     format!("pass {} over stripe {}", job.passes, pass.stripe)
                 }
                 RepairStage::Repaired => "tells that the stripe is repaired".to_owned(),
-                RepairStage::Fencing(life) => format!("fences {life:?}"),
-                RepairStage::Repairing { life, left, pass } => {
+                RepairStage::Fencing { asked, .. } => format!("fences {asked:?}"),
+                RepairStage::Repairing { life, left, pass, .. } => {
                     format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
                 }
                 RepairStage::Clearing => "clears".to_owned(),
@@ -391,7 +407,7 @@ impl ArrayHost {
                 }
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
-            RepairStage::Fencing(life) => tell_all(Action::Fence { life: *life }),
+            RepairStage::Fencing { asked, .. } => tell_all(Action::Fence { life: *asked }),
             RepairStage::Clearing => match job.work {
                 Work::Fence { life } => tell_all(Action::Clear { life }),
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
@@ -455,7 +471,20 @@ impl ArrayHost {
         }
     }
 
+    /// Other fenced lives have left something where a job repairs: it asks the devices for their writes, too, before it goes on.
+    fn repair_with(&mut self, now: Time, id: u64, unknown: &BTreeSet<Life>) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Repairing { life, known, .. } = &mut job.stage else { return };
+        let mut more = unknown.clone();
+        let Some(asked) = more.pop_first() else { return };
+        let (life, known) = (*life, std::mem::take(known));
+        self.next_stage(now, id, RepairStage::Fencing { life, asked, more, known });
+    }
+
     fn passed(&mut self, now: Time, id: u64, pass: &Pass) {
+        if !pass.unknown.is_empty() {
+            return self.repair_with(now, id, &pass.unknown);
+        }
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
         if job.passes == 0 {
             job.found.mismatches = pass.found.mismatches;
@@ -508,11 +537,11 @@ impl ArrayHost {
     /// The next stripe that a fenced life has left.
     fn next_stripe(&mut self, now: Time, id: u64) {
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
-        if let RepairStage::Repairing { life, left, pass } = &mut job.stage {
+        if let RepairStage::Repairing { life, known, left, pass } = &mut job.stage {
             match left.pop_first() {
                 None => job.stage = RepairStage::Clearing,
                 Some((stripe, traces)) => {
-                    *pass = Pass::after(*life, stripe, traces);
+                    *pass = Pass::after(*life, stripe, traces, known.lives.clone());
                 }
             }
         }
@@ -535,10 +564,16 @@ impl ArrayHost {
             Err(Unusable::Odd(what)) => return self.over(now, id, Err(OpError::State(what))),
         };
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
-        match &job.stage {
-            RepairStage::Fencing(life) => {
-                let life = *life;
-                let mut left = left.stripes(&layout);
+        match &mut job.stage {
+            RepairStage::Fencing { life, asked, more, known } => {
+                known.lives.insert(*asked);
+                known.left.add(left);
+                if let Some(next) = more.pop_first() {
+                    *asked = next;
+                    return self.go_on(now, id);
+                }
+                let (life, known) = (*life, std::mem::take(known));
+                let mut left = known.left.stripes(&layout);
                 if self.locks.is_some() {
                     // No other host writes under a dead host's locks at the server, so headers show everything.
                     left.values_mut().for_each(Vec::clear);
@@ -546,8 +581,8 @@ impl ArrayHost {
                 // The repair's stamp must be newer than those of all traces.
                 let stamps = left.values().flatten().map(Trace::stamp);
                 stamps.for_each(|stamp| self.clock.learn(stamp.time));
-                let pass = Pass::after(life, 0, Vec::new());
-                job.stage = RepairStage::Repairing { life, left, pass };
+                let pass = Pass::over(0, true, Rule::FitParity);
+                job.stage = RepairStage::Repairing { life, known, left, pass };
                 self.next_stripe(now, id);
             }
             RepairStage::Repaired => {

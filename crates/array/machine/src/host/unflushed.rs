@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ArrayHost;
 use super::engine::{Owner, Role, Sibling, Task};
-use super::repair::{Found, Pass, Wanted};
-use crate::message::Past;
+use super::repair::{Pass, Wanted};
 use crate::recovery::column::Rule;
 use crate::{ArrayState, DeviceId, HostAnswer, Layout, OpError, Peer, Span, Stamp, Time, Work};
 
@@ -275,11 +274,7 @@ impl ArrayHost {
         // Its time is bounded for each stripe: there may be many.
         task.since = now;
         let wanted = self.unflushed.of_stripe(&self.config.layout, stripe);
-        let (past, traces, found) = (Past::Nobody, Vec::new(), Found::default());
-        let (repair, rule, onto, marked) = (true, Rule::Leave, None, BTreeSet::new());
-        let pass =
-            Pass { stripe, repair, rule, onto, past, traces, wanted, marked, survey: None, found };
-        self.look_at(now, task, pass);
+        self.look_at(now, task, Pass { wanted, ..Pass::over(stripe, true, Rule::Leave) });
     }
 
     /// A stripe of a flush is repaired.

@@ -374,6 +374,7 @@ fn an_answer_of_the_wrong_length_is_an_error() {
         headers: vec![],
         doubt: Doubt::None,
         durable_to: Time::MAX,
+        left: vec![],
     };
     answer(&mut host, START, &sent[0], Answer::Content(content));
     let mut outputs = std::iter::from_fn(|| host.poll());

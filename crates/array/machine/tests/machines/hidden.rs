@@ -5,7 +5,9 @@
 use lockify_array::message::{Action, Request};
 use lockify_array::{Change, DeviceId, HostAnswer, OpError, Scheme, Span, Work};
 
-use crate::world::{Flight, World, life, raid5};
+use rand::RngExt as _;
+
+use crate::world::{Bad, Flight, World, life, raid5};
 
 /// Of the first stripe: the second data unit's, the fourth's, and parity's.
 const MISSING: DeviceId = DeviceId(1);
@@ -50,17 +52,23 @@ fn fail(world: &mut World) {
 
 /// Host 1 dies in the middle of a write of one block.
 fn die_writing(world: &mut World, got: Got) {
+    let work = world.write(Span { start: CUT_SHORT, count: 1 });
+    die(world, 1, work, DATA, got);
+}
+
+/// A host dies in the middle of a write of one block, whose device does not get it.
+fn die(world: &mut World, host: usize, work: Work, data: DeviceId, got: Got) {
     let writes = |flight: &Flight, to: DeviceId| {
-        let Flight::Request(1, device, Request { action, .. }) = flight else { return false };
-        *device == to && matches!(action, Action::Commit(_) | Action::WriteUnlock(_))
+        let Flight::Request(from, device, Request { action, .. }) = flight else { return false };
+        (*from, *device) == (host, to)
+            && matches!(action, Action::Commit(_) | Action::WriteUnlock(_))
     };
     let before = world.disks[usize::from(PARITY.0)].blocks[0].header.stamp;
-    let work = world.write(Span { start: CUT_SHORT, count: 1 });
-    world.submit(1, work);
+    world.submit(host, work);
     loop {
         let begun =
-            world.flights.iter().any(|flight| writes(flight, DATA) || writes(flight, PARITY));
-        world.flights.retain(|flight| !writes(flight, DATA));
+            world.flights.iter().any(|flight| writes(flight, data) || writes(flight, PARITY));
+        world.flights.retain(|flight| !writes(flight, data));
         if got == Got::Nothing {
             world.flights.retain(|flight| !writes(flight, PARITY));
         }
@@ -70,7 +78,7 @@ fn die_writing(world: &mut World, got: Got) {
         }
         assert!(world.step(), "it never writes");
     }
-    world.kill_host(1);
+    world.kill_host(host);
 }
 
 /// Each order of the other host's write and the device's failure, with and without a restart of the parity's device.
@@ -133,4 +141,39 @@ fn what_got_nowhere_costs_nothing() {
         write(&mut world, 2, BESIDE, 1);
         assert!(matches!(read(&mut world, 0), Ok(HostAnswer::Read { .. })), "{case}");
     });
+}
+
+/// Two hosts die in writes of a stripe. Parity hides the first one's. A block cannot be read, and the others seem to yield it. The
+/// repair after the second host has to know of the first one, also if a device has forgotten it.
+#[test]
+fn the_repair_after_one_host_knows_what_another_dead_host_has_hidden() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+        for (restarts, seed) in (0..40).map(|seed| (seed % 2 == 0, seed)) {
+            let case = format!("{scheme} restarts {restarts} seed {seed}");
+            let mut world = World::new(raid5(), scheme, 4, seed);
+            world.gossip = true;
+            write(&mut world, 0, 0, 8);
+            let old = read(&mut world, 0);
+            die_writing(&mut world, Got::Parity);
+            write(&mut world, 2, BESIDE, 1);
+            // The next column.
+            let work = world.write(Span { start: UNTOUCHED + 1, count: 1 });
+            die(&mut world, 3, work, MISSING, Got::Nothing);
+            world.disks[usize::from(MISSING.0)].bad.insert(0, Bad::UntilWritten);
+            if restarts {
+                world.restart_device(DATA);
+            }
+            world.submit(0, Work::Fence { life: life(3) });
+            for _ in 0..world.random.random_range(0..60) {
+                world.step();
+            }
+            world.submit(2, Work::Fence { life: life(1) });
+            world.run();
+            let found = read(&mut world, 0);
+            let lost = Err(OpError::Lost { block: UNTOUCHED });
+            assert!(found == old || found == lost, "{case}: {found:?}, and not {old:?}");
+            let state = world.hosts[0].state().clone();
+            assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{case}");
+        }
+    }
 }
