@@ -73,10 +73,21 @@ impl Rig {
     }
 
     fn ask_at(&mut self, now: Time, seq: u64, time: Time, action: Action) -> Vec<Answer> {
-        let call = Call { op: OpId { life: life(1), seq }, sibling: 0, step: 1 };
-        let stamp = Stamp { time, host: 1 };
+        self.ask_of(1, now, seq, time, action)
+    }
+
+    fn ask_of(
+        &mut self,
+        host: u32,
+        now: Time,
+        seq: u64,
+        time: Time,
+        action: Action,
+    ) -> Vec<Answer> {
+        let call = Call { op: OpId { life: life(host), seq }, sibling: 0, step: 1 };
+        let stamp = Stamp { time, host };
         let request = Request { call, stamp, epoch: Epoch(1), action };
-        self.device.handle(now, DeviceInput::Request { from: life(1), request });
+        self.device.handle(now, DeviceInput::Request { from: life(host), request });
         let outputs = self.outputs(now).into_iter();
         let answers = outputs.filter_map(|output| match output {
             DeviceOutput::Send { reply, .. } => Some(reply.answer),
@@ -408,4 +419,63 @@ fn work_beyond_the_array_fails_at_once() {
         let Some(HostOutput::Done { result, .. }) = host.poll() else { panic!() };
         assert_eq!(result, Err(OpError::Range));
     }
+}
+
+/// The repair may wait for a device that is away for longer than that.
+#[test]
+fn the_writes_of_a_fenced_life_are_remembered_until_it_is_repaired() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    let stamp = Stamp { time: START, host: 2 };
+    let header = Header { stamp, first: 0, last: 0, ..Header::default() };
+    let blocks = Blocks { extent: B, data: vec![7; 16].into(), header, marks: vec![] };
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    assert_eq!(rig.ask_of(2, START, 1, START, Action::Commit(blocks)), [Answer::Written]);
+    let mut fence = |now: Time, seq: u64| {
+        let action = Action::Fence { life: life(2) };
+        match &rig.ask_at(now, seq, now, action)[..] {
+            [Answer::InFlight { written, forgotten, .. }] => (written.clone(), *forgotten),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = fence(START + 1, 1);
+    assert_eq!(first.0, [(B, header)]);
+    let late = START + 60_000 * MS;
+    assert_eq!(fence(late, 2), first);
+    assert_eq!(rig.ask_at(late, 3, late, Action::Clear { life: life(2) }), [Answer::Done]);
+    let action = Action::Fence { life: life(2) };
+    let [Answer::InFlight { written, .. }] = &rig.ask_at(late, 4, late, action)[..] else {
+        panic!()
+    };
+    assert_eq!(written, &[]);
+}
+
+/// A device restarts between a fence and the repair. It still knows that the life may have left something.
+#[test]
+fn the_leftovers_of_a_fenced_life_outlive_a_restart() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    let action = Action::Fence { life: life(2) };
+    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    let (record, state) = (Some(rig.record.clone()), ArrayState::new(5));
+    let mut rig =
+        Rig::boot(Scheme::TimestampOrdering, DeviceBoot { now: START, record, state, random: 2 });
+    rig.let_in();
+    let extent = Extent { start: 0, count: raid5().unit };
+    let mut seq = 10;
+    let mut repair = |rig: &mut Rig, past: Past| {
+        seq += 1;
+        let time = START + 1_000 * MS + seq;
+        let (read, starving) = (Some(extent), false);
+        let action = Action::Prepare { read, write: None, repairs: true, starving, past };
+        rig.ask_at(time, seq, time, action).remove(0)
+    };
+    assert_eq!(repair(&mut rig, Past::Nobody), Answer::Denied);
+    let left = |answer: Answer| match answer {
+        Answer::Content(content) => content.left,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(left(repair(&mut rig, Past::Life(life(3)))), [life(2)]);
+    let clear = Action::Clear { life: life(2) };
+    assert_eq!(rig.ask_at(START + 2_000 * MS, 30, START, clear), [Answer::Done]);
+    assert_eq!(left(repair(&mut rig, Past::Life(life(3)))), []);
 }
