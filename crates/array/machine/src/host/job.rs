@@ -113,13 +113,17 @@ impl<'a> View<'a> {
     /// Columns that are written as a whole need not have been read.
     fn old(&self, unit: u16, columns: &Columns, written: &Range<usize>) -> Result<Vec<u8>, Unfit> {
         let missing = self.part.method == Method::SumMissing(unit);
-        let said_by = if missing { Unit::Parity } else { Unit::Data(unit) };
         let keeps = |column: &u32| {
             let start = self.bytes(&(columns.start..*column));
             let end = self.bytes(&(columns.start..column + 1));
             columns.contains(column) && !(written.start <= start && end <= written.end)
         };
-        if let Some(column) = self.lost(said_by).filter(keeps).min() {
+        let first = |lost: &mut dyn Iterator<Item = u32>| lost.filter(keeps).min();
+        let lost = match missing {
+            true => first(&mut self.lost_of_missing(unit)),
+            false => first(&mut self.lost(Unit::Data(unit))),
+        };
+        if let Some(column) = lost {
             let block = self.layout.logical(self.part.stripe, unit) + u64::from(column);
             return Err(Unfit::Fail(OpError::Lost { block }));
         }

@@ -80,6 +80,24 @@ fn a_suspect_stripe_with_a_lost_block_is_repaired_under_every_scheme() {
     }
 }
 
+/// Parity names the missing block. A write of a part of it would keep the zeros that stand for its content.
+#[test]
+fn a_part_of_a_lost_block_of_a_missing_unit_is_not_written() {
+    let layout: Layout = raid5();
+    let place = layout.place(3);
+    let mut state = ArrayState::new(layout.devices());
+    state.devices[usize::from(place.device.0)] = Condition::Failed;
+    let mut world = World::with_state(layout, Scheme::TimestampOrdering, 1, 1, state);
+    world.dead.insert(place.device);
+    let parity = &mut world.disks[usize::from(layout.parity(0).0)].blocks[place.block as usize];
+    parity.header.lost_data = parity.header.lost_data.with(usize::from(place.data_unit));
+    let patch = world.patch(3 * u64::from(layout.block_size) + 1, 4);
+    world.submit(0, patch);
+    world.run();
+    assert_eq!(world.done.last().unwrap().result, Err(OpError::Lost { block: 3 }));
+    assert_eq!(read(&mut world, 3, 1), Err(OpError::Lost { block: 3 }));
+}
+
 /// A rebuild marks the block, and its parity is good again: the next block that fails is made of the others.
 #[test]
 fn a_rebuilt_stripe_with_a_lost_block_bears_another_failure() {
