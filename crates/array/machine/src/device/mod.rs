@@ -407,6 +407,7 @@ impl Device {
         vec![
             ("locks, pre-writes and waiting requests", self.in_flight().count()),
             ("siblings that have ended", self.remembered()),
+            ("fenced lives with writes to repair", self.memory.pinned().count()),
         ]
     }
 
