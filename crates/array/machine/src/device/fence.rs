@@ -43,6 +43,8 @@ impl Device {
         }
         let fenced = self.readmission.awaited().filter(|life| self.is_fenced(*life));
         for life in fenced.collect::<Vec<_>>() {
+            // Perhaps only by the fence of a later life of its host: whoever repairs after that one does not know it.
+            self.readmission.leaves(life);
             self.returned(now, life, effects);
         }
     }

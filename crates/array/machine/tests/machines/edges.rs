@@ -456,10 +456,30 @@ fn the_leftovers_of_a_fenced_life_outlive_a_restart() {
     assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
     let action = Action::Fence { life: life(2) };
     assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    leaves_something(restarted(&rig));
+}
+
+/// A host has started again, and died again. The device learns only of the fence of its second life.
+#[test]
+fn a_life_that_the_fence_of_a_later_one_covers_has_leftovers() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    let mut rig = restarted(&rig);
+    let action = Action::Fence { life: Life { incarnation: 2, ..life(2) } };
+    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    leaves_something(rig);
+}
+
+fn restarted(rig: &Rig) -> Rig {
     let (record, state) = (Some(rig.record.clone()), ArrayState::new(5));
-    let mut rig =
-        Rig::boot(Scheme::TimestampOrdering, DeviceBoot { now: START, record, state, random: 2 });
+    let boot = DeviceBoot { now: START, record, state, random: 2 };
+    let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
     rig.let_in();
+    rig
+}
+
+/// Until life 2 is repaired, only repairs after dead hosts are served, and hear of it.
+fn leaves_something(mut rig: Rig) {
     let extent = Extent { start: 0, count: raid5().unit };
     let mut seq = 10;
     let mut repair = |rig: &mut Rig, past: Past| {
