@@ -45,6 +45,7 @@ impl Device {
         for life in fenced.collect::<Vec<_>>() {
             // Perhaps only by the fence of a later life of its host: whoever repairs after that one does not know it.
             self.readmission.leaves(life);
+            self.expect_repair(now, life);
             self.returned(now, life, effects);
         }
     }
@@ -96,16 +97,12 @@ impl Device {
 
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
         if self.readmission.awaits(life) {
-            // Who fences it repairs what it has left. If that does not come, the life is reported again.
             self.readmission.leaves(life);
-            self.heard.insert(life, now);
-            self.reported.remove(&life);
+            self.expect_repair(now, life);
         }
         let news = self.raise(now, &[life], effects);
         if !self.config.scheme.has_server() && self.memory.pin(life) {
-            self.heard.insert(life, now);
-            self.reported.remove(&life);
-            self.silence.get_or_insert(now.saturating_add(self.config.lease));
+            self.expect_repair(now, life);
         }
         let theirs = self.in_flight().filter(|held| held.life == life);
         let in_flight = theirs.filter_map(|held| Some((held.writes?, held.stamp))).collect();
@@ -116,6 +113,13 @@ impl Device {
         let (forgotten, forgot) = (self.memory.forgotten_of(life), self.readmission.forgot(life));
         let answer = Answer::InFlight { in_flight, written, forgotten, forgot };
         self.answer_saved(news, call, answer, effects);
+    }
+
+    /// Who fences a life repairs what it has left. If that does not come, the life is reported again.
+    fn expect_repair(&mut self, now: Time, life: Life) {
+        self.heard.insert(life, now);
+        self.reported.remove(&life);
+        self.silence.get_or_insert(now.saturating_add(self.config.lease));
     }
 
     pub(super) fn clear(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
