@@ -66,7 +66,7 @@ impl Acceptor {
             Agree::Promise { .. } => {
                 let changed = ballot > self.promised;
                 self.promised = ballot;
-                (Agreed::Promised { accepted: self.accepted.clone() }, changed)
+                (Agreed::Promised { accepted: self.accepted.clone(), unsure: false }, changed)
             }
             Agree::Accept { state, .. } => {
                 if !state.fits(&self.state) {

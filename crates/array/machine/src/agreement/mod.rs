@@ -6,6 +6,10 @@
 //!
 //! Voters are all devices of the layout, failed ones included, and witnesses (devices without blocks). The set is fixed, so
 //! that two majorities always share a voter.
+//!
+//! That voter may have forgotten. An operator may have put its medium back to an older copy, and only a later state tells. So the
+//! promise of a device that has started and was not let in since is *unsure*. If there is no majority without such promises, the
+//! proposer waits for the other voters, for a lease at most. One that remembers tells of the later state.
 
 mod acceptor;
 mod proposer;
@@ -59,6 +63,8 @@ pub enum Agreed {
     Promised {
         /// In which attempt, and what.
         accepted: Option<(Ballot, ArrayState)>,
+        /// Its medium may be an older copy, which has forgotten votes: it has started, and was not let in since.
+        unsure: bool,
     },
     /// It has accepted.
     Accepted,

@@ -33,6 +33,10 @@ pub(crate) struct Proposer {
     phase: Phase,
     answered: BTreeSet<DeviceId>,
     agreed: usize,
+    /// Those of them whose voters cannot have forgotten votes.
+    sure: usize,
+    /// The votes of all others count as well: nobody else answers.
+    waited: bool,
     attempts: u32,
 }
 
@@ -55,6 +59,8 @@ impl Proposer {
             phase: Phase::Idle,
             answered: BTreeSet::new(),
             agreed: 0,
+            sure: 0,
+            waited: false,
             attempts: 0,
         }
     }
@@ -79,7 +85,7 @@ impl Proposer {
     fn ask(&mut self, phase: Phase) {
         self.phase = phase;
         self.answered.clear();
-        self.agreed = 0;
+        (self.agreed, self.sure, self.waited) = (0, 0, false);
     }
 
     /// The newest state known, for voters that miss it.
@@ -108,19 +114,41 @@ impl Proposer {
                 self.phase = Phase::Idle;
                 return Some(Step::BackOff(self.attempts));
             }
-            (Agreed::Promised { accepted }, Phase::Promising { best }) => {
+            (Agreed::Promised { accepted, unsure }, Phase::Promising { best }) => {
                 if let Some(accepted) = accepted
                     && best.as_ref().is_none_or(|best| accepted.0 > best.0)
                 {
                     *best = Some(accepted);
                 }
                 self.agreed += 1;
+                self.sure += usize::from(!unsure);
             }
-            (Agreed::Accepted, Phase::Accepting(_)) => self.agreed += 1,
+            (Agreed::Accepted, Phase::Accepting(_)) => {
+                self.agreed += 1;
+                self.sure += 1;
+            }
             // Not counted; a majority of others is needed.
             _ => {}
         }
-        if self.agreed <= self.voters / 2 {
+        self.waited |= self.answered.len() == self.voters;
+        self.decide()
+    }
+
+    /// Returns true if there is a majority only with voters that may have forgotten votes. Then the others should answer, too.
+    pub fn is_unsure(&self) -> bool {
+        self.agreed > self.voters / 2 && !matches!(self.phase, Phase::Idle)
+    }
+
+    /// The others have not answered for a lease.
+    pub fn wait_no_more(&mut self) -> Option<Step> {
+        self.waited = true;
+        self.decide()
+    }
+
+    /// The next step, if there is a majority.
+    fn decide(&mut self) -> Option<Step> {
+        let counted = if self.waited { self.agreed } else { self.sure };
+        if counted <= self.voters / 2 {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Idle) {

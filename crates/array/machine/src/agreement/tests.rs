@@ -271,3 +271,35 @@ fn hosts_that_attach_at_the_same_time_get_different_numbers() {
     assert!(gone.changed(attach(0, 9)).is_err());
     assert!(gone.changed(attach(u64::MAX, 9)).is_err());
 }
+
+/// A voter's medium was put back to an older copy. Another one has missed the state that tells. The third one knows it, and
+/// answers last.
+#[test]
+fn a_copy_that_has_forgotten_its_votes_is_no_majority_with_one_that_has_missed_them() {
+    let first = ArrayState::new(2);
+    let term = |number, follows, key| Change::LetIn(DeviceId(0), Term { number, follows, key });
+    let newest = first.changed(term(0, 0, 7)).unwrap().unwrap();
+    let promised = |unsure| Agreed::Promised { accepted: None, unsure };
+    let begin = || {
+        let mut host = Proposer::new(life(1), 1, term(1, 5, 6), 3, first.clone());
+        assert!(matches!(host.again(), Step::AskAll(Agree::Promise { .. })));
+        assert_eq!(host.answer(DeviceId(0), promised(true)), None);
+        host
+    };
+    let mut host = begin();
+    assert_eq!(host.answer(DeviceId(2), promised(false)), None);
+    assert!(host.is_unsure());
+    let refused = host.answer(DeviceId(1), Agreed::Chosen(newest));
+    assert!(matches!(refused, Some(Step::Refused(_))), "{refused:?}");
+    // All have answered, or two that remember, or nobody else answers.
+    let goes_on = |step| matches!(step, Some(Step::AskAll(Agree::Accept { .. })));
+    let mut host = begin();
+    assert_eq!(host.answer(DeviceId(2), promised(true)), None);
+    assert!(goes_on(host.answer(DeviceId(1), promised(true))));
+    let mut host = begin();
+    assert_eq!(host.answer(DeviceId(2), promised(false)), None);
+    assert!(goes_on(host.answer(DeviceId(1), promised(false))));
+    let mut host = begin();
+    assert_eq!(host.answer(DeviceId(2), promised(false)), None);
+    assert!(goes_on(host.wait_no_more()));
+}

@@ -268,6 +268,8 @@ pub(super) enum Later {
     Repair { task: Box<Task>, stripe: u64 },
     /// Try again to have a change of the array's state accepted.
     Propose { job: u64 },
+    /// Decide a vote without those who have not answered.
+    Decide { job: u64, seq: u64 },
     /// Ask a sibling's device again, unless the step has been answered.
     Again { seq: u64, sibling: usize, step: u8 },
 }
@@ -694,6 +696,7 @@ impl ArrayHost {
                 Later::Start(task) => self.start(now, *task),
                 Later::Repair { task, stripe } => self.repair_first(now, *task, stripe),
                 Later::Propose { job } => self.propose(now, job),
+                Later::Decide { job, seq } => self.decide(now, job, seq),
                 Later::Again { seq, sibling, step } => {
                     let current =
                         self.tries.get(&seq).and_then(|t| t.siblings[sibling].out.as_ref());

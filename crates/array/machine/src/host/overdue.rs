@@ -281,7 +281,7 @@ impl ArrayHost {
             .iter()
             .filter(|(_, later)| match later {
                 Later::Start(task) | Later::Repair { task, .. } => is_late(task),
-                Later::Propose { .. } | Later::Again { .. } => false,
+                Later::Propose { .. } | Later::Decide { .. } | Later::Again { .. } => false,
             })
             .map(|(key, _)| *key)
             .collect();

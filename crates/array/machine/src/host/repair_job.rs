@@ -753,10 +753,25 @@ impl ArrayHost {
         if let Some(step) = step {
             return self.proposer_step(now, id, step);
         }
+        if proposer.is_unsure() {
+            let until = now.saturating_add(self.config.lease);
+            self.at(until, Later::Decide { job: id, seq });
+        }
         // All have answered, and there is no majority for anything.
         if self.tries.get(&seq).is_some_and(|this| this.phase_done()) {
             let wait = self.backoff(1);
             self.at(now.saturating_add(wait), Later::Propose { job: id });
+        }
+    }
+
+    /// The votes so far count, whoever else has a better memory.
+    pub(super) fn decide(&mut self, now: Time, id: u64, seq: u64) {
+        let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        let RepairStage::Proposing { proposer, seq: asked } = &mut job.stage else { return };
+        if *asked == seq
+            && let Some(step) = proposer.wait_no_more()
+        {
+            self.proposer_step(now, id, step);
         }
     }
 

@@ -15,6 +15,7 @@ impl ArrayHost {
                 Some(format!("{} has stripe {stripe} repaired at {at}", of_work(&task.work)))
             }
             Later::Propose { .. } => Some(format!("a proposal is made at {at}")),
+            Later::Decide { .. } => Some(format!("a vote is decided at {at}")),
             Later::Again { .. } => None,
         });
         let all = tries.chain(self.repair_jobs_under_way()).chain(later);

@@ -208,7 +208,7 @@ mod tests {
         let answers = [
             Answer::Stale(state.clone()),
             Answer::Behind(state.since),
-            agreed(Agreed::Promised { accepted: Some((ballot, state.clone())) }),
+            agreed(Agreed::Promised { accepted: Some((ballot, state.clone())), unsure: true }),
             agreed(Agreed::Accepted),
             agreed(Agreed::Outbid { ballot }),
             agreed(Agreed::Chosen(state.clone())),
