@@ -35,7 +35,8 @@ pub(crate) struct Proposer {
     agreed: usize,
     /// Those of them whose voters cannot have forgotten votes.
     sure: usize,
-    /// The votes of all others count as well: nobody else answers.
+    /// The votes of all others count as well: nobody else has answered for this epoch. Further attempts do not wait again. Each
+    /// would be outbid while another one waits.
     waited: bool,
     attempts: u32,
 }
@@ -85,7 +86,7 @@ impl Proposer {
     fn ask(&mut self, phase: Phase) {
         self.phase = phase;
         self.answered.clear();
-        (self.agreed, self.sure, self.waited) = (0, 0, false);
+        (self.agreed, self.sure) = (0, 0);
     }
 
     /// The newest state known, for voters that miss it.
@@ -99,6 +100,7 @@ impl Proposer {
             return None;
         }
         self.state = state;
+        self.waited = false;
         Some(self.again())
     }
 
@@ -168,6 +170,7 @@ impl Proposer {
             }
             Phase::Accepting(state) => {
                 self.state = state;
+                self.waited = false;
                 match self.state.changed(self.change) {
                     Ok(None) => Some(Step::Chosen(self.state.clone())),
                     _ => Some(self.again()),

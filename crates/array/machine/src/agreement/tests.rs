@@ -302,4 +302,10 @@ fn a_copy_that_has_forgotten_its_votes_is_no_majority_with_one_that_has_missed_t
     let mut host = begin();
     assert_eq!(host.answer(DeviceId(2), promised(false)), None);
     assert!(goes_on(host.wait_no_more()));
+    // The next attempt for this epoch does not wait.
+    let outbid = Agreed::Outbid { ballot: Ballot { round: 5, ..Ballot::default() } };
+    assert_eq!(host.answer(DeviceId(0), outbid), Some(Step::BackOff(1)));
+    assert!(matches!(host.again(), Step::AskAll(Agree::Promise { .. })));
+    assert_eq!(host.answer(DeviceId(0), promised(true)), None);
+    assert!(goes_on(host.answer(DeviceId(2), promised(false))));
 }
