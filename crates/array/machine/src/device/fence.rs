@@ -44,8 +44,11 @@ impl Device {
         let fenced = self.readmission.awaited().filter(|life| self.is_fenced(*life));
         for life in fenced.collect::<Vec<_>>() {
             // Perhaps only by the fence of a later life of its host: whoever repairs after that one does not know it.
-            self.readmission.leaves(life);
-            self.expect_repair(now, life);
+            // It may also be repaired by now: another save was under way.
+            if self.readmission.forgot(life) {
+                self.readmission.leaves(life);
+                self.expect_repair(now, life);
+            }
             self.returned(now, life, effects);
         }
     }
