@@ -150,6 +150,7 @@ impl Device {
         }
         if let Some((before, now_is)) = before.zip(now_is) {
             self.forget_durable(before, now_is);
+            self.forget_leftovers(now, before, now_is);
         }
         if self.is_let_in() && !served {
             self.serve_waiting(now, effects);
@@ -159,6 +160,21 @@ impl Device {
             self.record.ask_for_key(self.random);
         }
         self.save(Some((call, Answer::Done)));
+    }
+
+    /// A device may have started while it was out. Others have repaired without it what hosts had left by then. If all of it is made
+    /// anew, that is the end of it. Its own old blocks are still to be repaired: its earlier reports were of no use.
+    fn forget_leftovers(&mut self, now: Time, before: Condition, now_is: Condition) {
+        if !before.is_out() || now_is.is_out() {
+            return;
+        }
+        match now_is {
+            Condition::Returning { .. } => {
+                let left: Vec<Life> = self.readmission.leftovers().collect();
+                left.into_iter().for_each(|life| self.expect_repair(now, life));
+            }
+            _ => self.forget_readmission(),
+        }
     }
 
     /// Blocks that are made anew are covered by no earlier flush. A device that had everything when it went out keeps in its

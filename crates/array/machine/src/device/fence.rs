@@ -101,9 +101,11 @@ impl Device {
     pub(super) fn fence(&mut self, now: Time, call: Call, life: Life, effects: &mut Vec<Effect>) {
         if self.readmission.awaits(life) {
             self.readmission.leaves(life);
-            self.expect_repair(now, life);
         }
         let news = self.raise(now, &[life], effects);
+        if self.readmission.leftovers().any(|left| left == life) {
+            self.expect_repair(now, life);
+        }
         if !self.config.scheme.has_server() && self.memory.pin(life) {
             self.expect_repair(now, life);
         }
@@ -119,7 +121,7 @@ impl Device {
     }
 
     /// Who fences a life repairs what it has left. If that does not come, the life is reported again.
-    fn expect_repair(&mut self, now: Time, life: Life) {
+    pub(super) fn expect_repair(&mut self, now: Time, life: Life) {
         self.heard.insert(life, now);
         self.reported.remove(&life);
         self.silence.get_or_insert(now.saturating_add(self.config.lease));

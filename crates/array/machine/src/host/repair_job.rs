@@ -63,8 +63,8 @@ enum RepairStage {
     Fencing { life: Life, asked: Life, more: BTreeSet<Life>, known: Known },
     /// Passes over its unfinished writes.
     Repairing { life: Life, known: Known, left: BTreeMap<u64, Vec<Trace>>, pass: Pass },
-    /// Devices drop its locks and pre-writes.
-    Clearing,
+    /// Devices drop the locks and pre-writes of these lives, one after the other. The stripes of all have been repaired.
+    Clearing(BTreeSet<Life>),
     /// What was rebuilt of a device becomes durable, before it counts.
     Flushing(DeviceId),
     /// The array's next state is voted on.
@@ -371,7 +371,7 @@ impl ArrayHost {
                 RepairStage::Repairing { life, left, pass, .. } => {
                     format!("repairs stripe {} after {life:?}, {} to come", pass.stripe, left.len())
                 }
-                RepairStage::Clearing => "clears".to_owned(),
+                RepairStage::Clearing(_) => "clears".to_owned(),
                 RepairStage::Gathering(device) => format!("asks who is fenced, for {device}"),
                 RepairStage::Handing { device, lives } => {
                     format!("tells {device} of {} fenced lives", lives.len())
@@ -408,9 +408,9 @@ impl ArrayHost {
                 _ => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             RepairStage::Fencing { asked, .. } => tell_all(Action::Fence { life: *asked }),
-            RepairStage::Clearing => match job.work {
-                Work::Fence { life } => tell_all(Action::Clear { life }),
-                _ => return self.over(now, id, Ok(HostAnswer::Done)),
+            RepairStage::Clearing(lives) => match lives.first() {
+                Some(&life) => tell_all(Action::Clear { life }),
+                None => return self.over(now, id, Ok(HostAnswer::Done)),
             },
             RepairStage::Installing => {
                 // No device's condition changes when a host attaches: this waits for nobody who is away.
@@ -539,7 +539,7 @@ impl ArrayHost {
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
         if let RepairStage::Repairing { life, known, left, pass } = &mut job.stage {
             match left.pop_first() {
-                None => job.stage = RepairStage::Clearing,
+                None => job.stage = RepairStage::Clearing(std::mem::take(&mut known.lives)),
                 Some((stripe, traces)) => {
                     *pass = Pass::after(*life, stripe, traces, known.lives.clone());
                 }
@@ -584,6 +584,10 @@ impl ArrayHost {
                 let pass = Pass::over(0, true, Rule::FitParity);
                 job.stage = RepairStage::Repairing { life, known, left, pass };
                 self.next_stripe(now, id);
+            }
+            RepairStage::Clearing(lives) => {
+                lives.pop_first();
+                self.go_on(now, id);
             }
             RepairStage::Repaired => {
                 let answer = job.found.answer();

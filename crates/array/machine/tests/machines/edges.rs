@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Blocks, Call, Doubt, Past, Reply, Request};
 use lockify_array::{
-    ArrayHost, ArrayState, BadBlock, Block, BlockError, Device, DeviceBoot, DeviceConfig, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig, HostInput,
-    HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
+    ArrayHost, ArrayState, BadBlock, Block, BlockError, Change, Device, DeviceBoot, DeviceConfig,
+    DeviceId, DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig,
+    HostInput, HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
 };
 
 use crate::world::{MS, START, World, life, raid5};
@@ -498,4 +498,36 @@ fn leaves_something(mut rig: Rig) {
     let clear = Action::Clear { life: life(2) };
     assert_eq!(rig.ask_at(START + 2_000 * MS, 30, START, clear), [Answer::Done]);
     assert_eq!(left(repair(&mut rig, Past::Life(life(3)))), []);
+}
+
+/// Others have repaired without a device that is out what a dead host has left. When it is rebuilt, nobody repairs it once more.
+#[test]
+fn a_device_that_is_rebuilt_has_no_leftovers_of_before() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    let action = Action::Fence { life: life(2) };
+    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    let change = |state: &ArrayState, change| state.changed(change).unwrap().unwrap();
+    let failed = change(rig.device.state(), Change::Fail(DeviceId(0), 0));
+    assert_eq!(rig.ask_at(START, 2, START, Action::Install(failed)), [Answer::Done]);
+    let (record, state) = (Some(rig.record.clone()), ArrayState::new(5));
+    let boot = DeviceBoot { now: START, record, state, random: 2 };
+    let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
+    rig.let_in();
+    let rebuilding = change(rig.device.state(), Change::Rebuild(DeviceId(0)));
+    let rebuilt = change(&rebuilding, rebuilding.rebuilt(DeviceId(0), u64::MAX));
+    for (seq, state) in [(3, rebuilding), (4, rebuilt)] {
+        assert_eq!(rig.ask_at(START, seq, START, Action::Install(state)), [Answer::Done]);
+    }
+    assert!(rig.device.suspects_stripe(0));
+    let since = rig.device.state().since;
+    let (time, read) = (START + 1_000 * MS, Some(Extent { start: 0, count: raid5().unit }));
+    let call = Call { op: OpId { life: life(1), seq: 9 }, sibling: 0, step: 1 };
+    let (repairs, starving, past) = (true, false, Past::Nobody);
+    let action = Action::Prepare { read, write: None, repairs, starving, past };
+    let request = Request { call, stamp: Stamp { time, host: 1 }, epoch: since, action };
+    rig.device.handle(time, DeviceInput::Request { from: life(1), request });
+    let outputs = rig.outputs(time);
+    let served = |output: &DeviceOutput| matches!(output, DeviceOutput::Send { reply, .. } if matches!(reply.answer, Answer::Content(_)));
+    assert!(outputs.iter().any(served), "{outputs:?}");
 }
