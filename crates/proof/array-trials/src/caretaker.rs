@@ -57,6 +57,9 @@ pub struct Caretaker {
     state: ArrayState,
     /// Lives that are to be fenced, and from when on.
     dead: BTreeMap<Life, Nanos>,
+    /// Those of them that were reported again while they were being fenced. A device that has started meanwhile may not have
+    /// heard of it. Real devices begin a repair of their own.
+    reported_again: BTreeMap<Life, Nanos>,
     /// Devices that do not answer, since when.
     down: BTreeMap<DeviceId, Nanos>,
     /// The next stripe of devices that are being rebuilt, by device and its absences.
@@ -81,6 +84,7 @@ impl Caretaker {
             detection,
             state,
             dead: BTreeMap::new(),
+            reported_again: BTreeMap::new(),
             down: BTreeMap::new(),
             next: BTreeMap::new(),
             unsure: BTreeSet::new(),
@@ -105,7 +109,11 @@ impl Caretaker {
 
     /// A life has ended, or is taken for dead.
     pub fn host_died(&mut self, at: Nanos, life: Life) {
-        self.dead.entry(life).or_insert(at + self.detection);
+        let from = at + self.detection;
+        self.dead.entry(life).or_insert(from);
+        if self.under_way.contains(&Repair::Fence(life)) {
+            self.reported_again.insert(life, from);
+        }
     }
 
     /// A device has stopped.
@@ -190,6 +198,9 @@ impl Caretaker {
     ) {
         self.under_way.remove(&repair);
         let Some(Ok(_)) = result else {
+            if let Repair::Fence(life) = repair {
+                self.reported_again.remove(&life);
+            }
             if let Some(Err(error)) = result {
                 self.trouble = Some(format!("{repair:?}: {error}"));
             }
@@ -204,7 +215,10 @@ impl Caretaker {
             u64::from(!matches!(repair, Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_)));
         self.again.remove(&repair);
         match repair {
-            Repair::Fence(life) => drop(self.dead.remove(&life)),
+            Repair::Fence(life) => match self.reported_again.remove(&life) {
+                Some(from) => drop(self.dead.insert(life, from)),
+                None => drop(self.dead.remove(&life)),
+            },
             Repair::Begin(device) => drop(self.unsure.remove(&device)),
             Repair::Rebuilt(device, absences) => {
                 self.next.remove(&(device, absences));
