@@ -224,7 +224,7 @@ pub struct Content {
     pub durable_to: Time,
     /// Fenced lives whose writes of these blocks may be cut short: they have pre-writes or locks here, or had some before the
     /// device restarted. Headers need not show these writes.
-    pub left: Vec<Life>,
+    pub left: Box<[Life]>,
 }
 
 /// A restarted device's knowledge of a stripe that is to be checked (docs/design/array.md 3.1.4). A repair decides by it if

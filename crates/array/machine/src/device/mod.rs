@@ -531,7 +531,7 @@ impl Device {
             }
             (Purpose::TakeUp { call, stamp, blocks }, DiskAnswer::Read(mut found)) => {
                 self.note_read(blocks.extent, &mut found);
-                self.taken_up_after(call, stamp, blocks, &found);
+                self.taken_up_after(now, call, stamp, blocks, &found);
             }
             // A disk that answers a read with nothing has not read.
             (Purpose::Read { call, .. } | Purpose::TakeUp { call, .. }, DiskAnswer::Done) => {

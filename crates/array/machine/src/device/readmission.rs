@@ -22,7 +22,7 @@ use super::{Device, Effect, Holding, Part};
 use crate::message::{Action, Answer, Blocks, Call, Past, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::{BadBlock, Block, Extent, Life, Stamp, Time};
+use crate::{BadBlock, Block, BlockError, Extent, Life, Scheme, Stamp, Time};
 
 #[derive(Debug, Default)]
 pub(super) struct Readmission {
@@ -132,7 +132,7 @@ impl Device {
 
     /// The fenced lives that may have left a write of these blocks cut short. A repair that does not know from all devices what they
     /// have written could make a block of others that do not fit.
-    pub(super) fn left_in(&self, extent: Extent) -> Vec<Life> {
+    pub(super) fn left_in(&self, extent: Extent) -> Box<[Life]> {
         let writes = |held: &Holding| held.writes.is_some_and(|writes| writes.overlaps(extent));
         let held = self.in_flight().filter(writes).map(|held| held.life);
         let stripe = self.config.layout.stripe_of(self.config.id, extent.start);
@@ -207,6 +207,7 @@ impl Device {
     /// Continues when the stored blocks are known: writes if they are older.
     pub(super) fn taken_up_after(
         &mut self,
+        now: Time,
         call: Call,
         stamp: Stamp,
         blocks: Blocks,
@@ -215,6 +216,15 @@ impl Device {
         // Fenced while its blocks were read: repairs may have looked at them, too, and go by what lies there.
         if self.is_fenced(call.op.life) {
             return self.reply(call, false, Answer::Fenced);
+        }
+        // With timestamps, newer writes may have been done beside this one's pre-write. A block that its medium does not return
+        // does not tell. Its host does the operation once more, when the stripe is repaired.
+        let is_unknown = |found: &Result<Block, BadBlock>| {
+            matches!(found, Err(BadBlock { error: BlockError::Unreadable, stamp: None }))
+        };
+        if self.config.scheme == Scheme::TimestampOrdering && found.iter().any(is_unknown) {
+            self.memory.put(now, call, Ended::GivenUp);
+            return self.reply(call, false, Answer::NotPrepared);
         }
         let mut parts: Vec<Part> = Vec::new();
         for (block, found) in (blocks.extent.start..blocks.extent.end()).zip(found) {

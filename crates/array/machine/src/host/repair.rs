@@ -121,7 +121,7 @@ impl Pass {
     /// Notes fenced lives that it has passed by and does not know. Returns true if there are any.
     pub fn meets_unknown(&mut self, contents: &[Option<Content>]) -> bool {
         if matches!(self.past, Past::Life(_)) {
-            let left = contents.iter().flatten().flat_map(|content| &content.left);
+            let left = contents.iter().flatten().flat_map(|content| content.left.iter());
             self.unknown = left.filter(|life| !self.known.contains(life)).copied().collect();
         }
         !self.unknown.is_empty()
@@ -496,7 +496,7 @@ mod tests {
             headers: vec![header; 2],
             doubt: Doubt::None,
             durable_to: Time::MAX,
-            left: Vec::new(),
+            left: Box::default(),
         };
         let bytes = plan.accesses.iter().zip([5, 6, 3]);
         let contents: Vec<_> =

@@ -385,7 +385,7 @@ fn an_answer_of_the_wrong_length_is_an_error() {
         headers: vec![],
         doubt: Doubt::None,
         durable_to: Time::MAX,
-        left: vec![],
+        left: Box::default(),
     };
     answer(&mut host, START, &sent[0], Answer::Content(content));
     let mut outputs = std::iter::from_fn(|| host.poll());
@@ -494,10 +494,10 @@ fn leaves_something(mut rig: Rig) {
         Answer::Content(content) => content.left,
         other => panic!("{other:?}"),
     };
-    assert_eq!(left(repair(&mut rig, Past::Life(life(3)))), [life(2)]);
+    assert_eq!(*left(repair(&mut rig, Past::Life(life(3)))), [life(2)]);
     let clear = Action::Clear { life: life(2) };
     assert_eq!(rig.ask_at(START + 2_000 * MS, 30, START, clear), [Answer::Done]);
-    assert_eq!(left(repair(&mut rig, Past::Life(life(3)))), []);
+    assert_eq!(*left(repair(&mut rig, Past::Life(life(3)))), []);
 }
 
 /// Others have repaired without a device that is out what a dead host has left. When it is rebuilt, nobody repairs it once more.
@@ -530,4 +530,23 @@ fn a_device_that_is_rebuilt_has_no_leftovers_of_before() {
     let outputs = rig.outputs(time);
     let served = |output: &DeviceOutput| matches!(output, DeviceOutput::Send { reply, .. } if matches!(reply.answer, Answer::Content(_)));
     assert!(outputs.iter().any(served), "{outputs:?}");
+}
+
+/// The newest write of a block that cannot be read is not known. An older one must not come in its place.
+#[test]
+fn a_write_of_a_block_that_cannot_be_read_is_not_taken_up_by_its_timestamp() {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    for readable in [false, true] {
+        let mut rig = restarted(&rig);
+        if !readable {
+            rig.found = Err(BlockError::Unreadable.into());
+        }
+        let stamp = Stamp { time: START, host: 2 };
+        let header = Header { stamp, first: 0, last: 0, ..Header::default() };
+        let blocks = Blocks { extent: B, data: vec![7; 16].into(), header, marks: vec![] };
+        let answers = rig.ask_of(2, START, 1, START, Action::Commit(blocks));
+        let wanted = if readable { Answer::Written } else { Answer::NotPrepared };
+        assert_eq!((answers, rig.writes), (vec![wanted], u32::from(readable)));
+    }
 }

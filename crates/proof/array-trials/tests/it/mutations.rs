@@ -68,7 +68,7 @@ const HOLES: [Hole; 13] = [
         closed: Scheme::DeviceLocking,
         faults: Faults::All,
         rule: "oscillation",
-        seeds: 2400..2500,
+        seeds: 23350..23400,
     },
 ];
 
