@@ -514,6 +514,7 @@ impl Column<'_> {
         // A block that is known to be lost is no hole: it counts as zeros.
         let is_hole = |unit: &usize| !lost.has(*unit);
         let absent = units.iter().position(|seen| *seen == Seen::Absent).filter(is_hole);
+        let is_degraded = units.contains(&Seen::Absent);
         let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
         let torn: Vec<usize> = (0..=parity).filter(is_torn).filter(is_hole).collect();
         let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
@@ -556,7 +557,7 @@ impl Column<'_> {
         if hole_in_data && absent != Some(parity) && !parity_lost && !(fits && holes == 1) {
             // Parity first: once a torn block has been written anew, nothing else would tell.
             finding.mismatch = true;
-            if may_lose && absent.is_some() && units[parity] == Seen::Unreadable {
+            if may_lose && is_degraded && units[parity] == Seen::Unreadable {
                 // As below: it stays, and says enough by that.
                 let lost = torn_data.iter().copied().filter(|unit| units[*unit] == Seen::Torn);
                 finding.mends = lost.map(lose).collect();
@@ -566,15 +567,14 @@ impl Column<'_> {
                 finding.undecided = true;
             }
         } else if !torn_data.is_empty() {
+            // A medium that does not return a block may not take one either. It stays as it is as long as the array could not go on
+            // without its device, also beside a missing block that is known to be lost.
+            let stays = |unit: &usize| is_degraded && units[*unit] == Seen::Unreadable;
+            let written = torn_data.iter().copied().filter(|unit| !stays(unit));
             if fits {
-                let unit = torn_data[0];
-                finding.mends = vec![self.made_of_others(units, unit)];
+                finding.mends = written.map(|unit| self.made_of_others(units, unit)).collect();
             } else if may_lose {
-                // A medium that does not return a block may not take one either. It stays as it is as long as the array could not
-                // go on without its device.
-                let stays = |unit: &usize| absent.is_some() && units[*unit] == Seen::Unreadable;
-                let lost = torn_data.iter().copied().filter(|unit| !stays(unit));
-                finding.mends = lost.map(lose).collect();
+                finding.mends = written.map(lose).collect();
             } else {
                 finding.undecided = true;
             }

@@ -586,3 +586,21 @@ fn content_that_stays_keeps_its_timestamp() {
     assert!(times.contains(&(DATA, 100)), "parity was made anew: {times:?}");
     assert!(times.contains(&(0, 10)), "{times:?}");
 }
+
+/// Its device does not give up its medium as long as another one is missing. A repair that wrote the block would begin anew for ever.
+#[test]
+fn an_unreadable_block_stays_beside_a_missing_one_that_is_lost() {
+    let layout = layout();
+    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let mut units = cut_short(0, 0, &[Got::Old; DATA + 1]);
+    units[2] = Seen::Absent;
+    let Seen::There { header, .. } = &mut units[DATA] else { panic!() };
+    header.lost_data = header.lost_data.with(2);
+    units[1] = Seen::Unreadable;
+    let finding = alone(column, &units);
+    assert_eq!((finding.mends, finding.mismatch, finding.undecided), (vec![], true, false));
+    assert!(column.rebuild(&units, 2).lost);
+    // A torn one is written: its medium takes and returns it.
+    units[1] = Seen::Torn;
+    assert_eq!(alone(column, &units).mends.len(), 1);
+}
