@@ -47,8 +47,8 @@ impl Acceptor {
         news
     }
 
-    /// The answer, and whether the acceptor has changed and must be saved before it is sent.
-    pub fn handle(&mut self, ask: Agree) -> (Agreed, bool) {
+    /// The answer, and whether the acceptor has changed and must be saved before it is sent. `unsure`: it may have forgotten votes.
+    pub fn handle(&mut self, ask: Agree, unsure: bool) -> (Agreed, bool) {
         let (epoch, ballot) = match &ask {
             Agree::Promise { epoch, ballot } => (*epoch, *ballot),
             Agree::Accept { ballot, state } => (state.epoch, *ballot),
@@ -66,7 +66,7 @@ impl Acceptor {
             Agree::Promise { .. } => {
                 let changed = ballot > self.promised;
                 self.promised = ballot;
-                (Agreed::Promised { accepted: self.accepted.clone(), unsure: false }, changed)
+                (Agreed::Promised { accepted: self.accepted.clone(), unsure }, changed)
             }
             Agree::Accept { state, .. } => {
                 if !state.fits(&self.state) {

@@ -60,7 +60,7 @@ impl World {
                     Agree::Promise { ballot, .. } => (*ballot, false),
                     Agree::Accept { ballot, .. } => (*ballot, true),
                 };
-                let (answer, _) = self.voters[voter].handle(ask);
+                let (answer, _) = self.voters[voter].handle(ask, false);
                 self.letters.push(Letter::Answer { host, voter, ballot, accepting, answer });
             }
             Letter::Answer { host, voter, ballot, accepting, answer } => {
@@ -144,8 +144,9 @@ fn what_a_majority_accepted_survives_its_proposer() {
     let dead = Ballot { round: 1, by: Some(life(1)), change: 1 };
     let state = first.changed(Change::Fail(DeviceId(2), 0)).unwrap().unwrap();
     for voter in &mut voters[..2] {
-        voter.handle(Agree::Promise { epoch: state.epoch, ballot: dead });
-        let (answer, save) = voter.handle(Agree::Accept { ballot: dead, state: state.clone() });
+        voter.handle(Agree::Promise { epoch: state.epoch, ballot: dead }, false);
+        let (answer, save) =
+            voter.handle(Agree::Accept { ballot: dead, state: state.clone() }, false);
         assert_eq!((answer, save), (Agreed::Accepted, true));
     }
     // Another host, which knows nothing of it and reaches a different majority, has to propose the same.
@@ -154,7 +155,7 @@ fn what_a_majority_accepted_survives_its_proposer() {
     // Its first ballot is below nobody's: the round is the same, and its life is larger.
     let mut step = None;
     for voter in [1, 2] {
-        let (answer, _) = voters[voter].handle(ask.clone());
+        let (answer, _) = voters[voter].handle(ask.clone(), false);
         step = proposer.answer(DeviceId(voter as u16), answer);
     }
     let Some(Step::AskAll(Agree::Accept { state: proposed, .. })) = step else { panic!() };

@@ -6,7 +6,7 @@ use super::covered::Covered;
 use super::disk::{Job, Purpose};
 use super::{Device, DeviceOutput, Effect};
 use crate::message::{Answer, Call};
-use crate::{Agree, Agreed, ArrayState, Condition, DeviceEvent, Life, Time};
+use crate::{Agree, ArrayState, Condition, DeviceEvent, Life, Time};
 
 /// Saves under way, and the requests that are answered when they are done.
 #[derive(Debug, Default)]
@@ -106,13 +106,8 @@ impl Device {
         if self.is_out_of_date() {
             return;
         }
-        let (answer, changed) = self.record.acceptor.handle(ask);
-        let answer = match answer {
-            Agreed::Promised { accepted, .. } => {
-                Agreed::Promised { accepted, unsure: !self.is_let_in() }
-            }
-            other => other,
-        };
+        let unsure = !self.is_let_in();
+        let (answer, changed) = self.record.acceptor.handle(ask, unsure);
         let answer = Answer::Agreed(Box::new(answer));
         // A vote that was asked for again may not be saved yet either; saves are in order.
         if changed || self.is_saving() {

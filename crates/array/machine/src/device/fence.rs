@@ -103,10 +103,8 @@ impl Device {
             self.readmission.leaves(life);
         }
         let news = self.raise(now, &[life], effects);
-        if self.readmission.leftovers().any(|left| left == life) {
-            self.expect_repair(now, life);
-        }
-        if !self.config.scheme.has_server() && self.memory.pin(life) {
+        let has_writes = !self.config.scheme.has_server() && self.memory.pin(life);
+        if has_writes || self.readmission.leftovers().any(|left| left == life) {
             self.expect_repair(now, life);
         }
         let theirs = self.in_flight().filter(|held| held.life == life);

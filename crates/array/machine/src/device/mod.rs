@@ -599,9 +599,8 @@ impl Device {
         self.output.push_back(DeviceOutput::Send { to, reply });
     }
 
-    /// The lives that hold something here, or are awaited after a restart, or have left something. So are those that were fenced,
-    /// and of whose writes the device still knows. The device expects to hear from
-    /// each, or that it is repaired.
+    /// The lives that hold something here, are awaited after a restart, have left something, or are fenced and have writes that the
+    /// device remembers. The device expects to hear from each, or that it is repaired.
     fn holders(&self) -> impl Iterator<Item = Life> {
         let after_restart = self.readmission.awaited().chain(self.readmission.leftovers());
         let of_fenced = self.memory.pinned();

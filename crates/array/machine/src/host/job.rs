@@ -118,10 +118,9 @@ impl<'a> View<'a> {
             let end = self.bytes(&(columns.start..column + 1));
             columns.contains(column) && !(written.start <= start && end <= written.end)
         };
-        let first = |lost: &mut dyn Iterator<Item = u32>| lost.filter(keeps).min();
         let lost = match missing {
-            true => first(&mut self.lost_of_missing(unit)),
-            false => first(&mut self.lost(Unit::Data(unit))),
+            true => self.lost_of_missing(unit).filter(&keeps).min(),
+            false => self.lost(Unit::Data(unit)).filter(&keeps).min(),
         };
         if let Some(column) = lost {
             let block = self.layout.logical(self.part.stripe, unit) + u64::from(column);

@@ -452,11 +452,7 @@ fn the_writes_of_a_fenced_life_are_remembered_until_it_is_repaired() {
 /// A device restarts between a fence and the repair. It still knows that the life may have left something.
 #[test]
 fn the_leftovers_of_a_fenced_life_outlive_a_restart() {
-    let mut rig = Rig::new(Scheme::TimestampOrdering);
-    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
-    let action = Action::Fence { life: life(2) };
-    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
-    leaves_something(restarted(&rig));
+    leaves_something(restarted(&fenced_with_a_pre_write()));
 }
 
 /// A host has started again, and died again. The device learns only of the fence of its second life.
@@ -468,6 +464,15 @@ fn a_life_that_the_fence_of_a_later_one_covers_has_leftovers() {
     let action = Action::Fence { life: Life { incarnation: 2, ..life(2) } };
     assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
     leaves_something(rig);
+}
+
+/// Life 2 was fenced between a pre-write and its write.
+fn fenced_with_a_pre_write() -> Rig {
+    let mut rig = Rig::new(Scheme::TimestampOrdering);
+    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
+    let action = Action::Fence { life: life(2) };
+    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    rig
 }
 
 fn restarted(rig: &Rig) -> Rig {
@@ -503,17 +508,11 @@ fn leaves_something(mut rig: Rig) {
 /// Others have repaired without a device that is out what a dead host has left. When it is rebuilt, nobody repairs it once more.
 #[test]
 fn a_device_that_is_rebuilt_has_no_leftovers_of_before() {
-    let mut rig = Rig::new(Scheme::TimestampOrdering);
-    assert_eq!(rig.ask_of(2, START, 1, START, prepare(B)), [Answer::Done]);
-    let action = Action::Fence { life: life(2) };
-    assert!(matches!(rig.ask_at(START, 1, START, action)[..], [Answer::InFlight { .. }]));
+    let mut rig = fenced_with_a_pre_write();
     let change = |state: &ArrayState, change| state.changed(change).unwrap().unwrap();
     let failed = change(rig.device.state(), Change::Fail(DeviceId(0), 0));
     assert_eq!(rig.ask_at(START, 2, START, Action::Install(failed)), [Answer::Done]);
-    let (record, state) = (Some(rig.record.clone()), ArrayState::new(5));
-    let boot = DeviceBoot { now: START, record, state, random: 2 };
-    let mut rig = Rig::boot(Scheme::TimestampOrdering, boot);
-    rig.let_in();
+    let mut rig = restarted(&rig);
     let rebuilding = change(rig.device.state(), Change::Rebuild(DeviceId(0)));
     let rebuilt = change(&rebuilding, rebuilding.rebuilt(DeviceId(0), u64::MAX));
     for (seq, state) in [(3, rebuilding), (4, rebuilt)] {

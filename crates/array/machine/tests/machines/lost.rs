@@ -23,6 +23,15 @@ fn write(world: &mut World, start: u64, count: u64) {
     assert_eq!(world.done.last().unwrap().result, Ok(HostAnswer::Done));
 }
 
+/// An array that goes on without a device, and its state.
+fn without(layout: Layout, device: DeviceId) -> (World, ArrayState) {
+    let mut state = ArrayState::new(layout.devices());
+    state.devices[usize::from(device.0)] = Condition::Failed;
+    let mut world = World::with_state(layout, Scheme::TimestampOrdering, 1, 1, state.clone());
+    world.dead.insert(device);
+    (world, state)
+}
+
 #[test]
 fn a_lost_block_is_an_error_until_it_is_written() {
     let mut world = World::new(raid5(), Scheme::TimestampOrdering, 1, 1);
@@ -45,10 +54,7 @@ fn a_lost_block_is_an_error_until_it_is_written() {
 fn a_lost_block_of_a_missing_unit_is_an_error_until_it_is_written() {
     let layout: Layout = raid5();
     let place = layout.place(3);
-    let mut state = ArrayState::new(layout.devices());
-    state.devices[usize::from(place.device.0)] = Condition::Failed;
-    let mut world = World::with_state(layout, Scheme::TimestampOrdering, 1, 1, state.clone());
-    world.dead.insert(place.device);
+    let (mut world, state) = without(layout, place.device);
     mark(&mut world, layout.parity(0), place.block);
     assert_eq!(read(&mut world, 2, 2), Err(OpError::Lost { block: 3 }));
     // Beside it, and the other block of its unit: the mark stays.
@@ -85,10 +91,7 @@ fn a_suspect_stripe_with_a_lost_block_is_repaired_under_every_scheme() {
 fn a_part_of_a_lost_block_of_a_missing_unit_is_not_written() {
     let layout: Layout = raid5();
     let place = layout.place(3);
-    let mut state = ArrayState::new(layout.devices());
-    state.devices[usize::from(place.device.0)] = Condition::Failed;
-    let mut world = World::with_state(layout, Scheme::TimestampOrdering, 1, 1, state);
-    world.dead.insert(place.device);
+    let (mut world, _) = without(layout, place.device);
     let parity = &mut world.disks[usize::from(layout.parity(0).0)].blocks[place.block as usize];
     parity.header.lost_data = parity.header.lost_data.with(usize::from(place.data_unit));
     let patch = world.patch(3 * u64::from(layout.block_size) + 1, 4);
