@@ -12,7 +12,7 @@ run:
 
 # What is known within minutes, without root: formatting, lints, documentation, unit tests, and the pages' tests that need
 # no program.
-PAGES = commands configuration figures links packages prose readme sections wings
+PAGES = commands compatibility configuration figures links packages prose readme sections wings
 check: lint
 	$(CARGO) test --workspace --lib --bins --locked $(FEATURES)
 	$(PYTHON) -B -m pytest -q -p no:cacheprovider $(PAGES:%=docs/test_%.py)
