@@ -113,10 +113,13 @@ impl<'a> View<'a> {
     /// Columns that are written as a whole need not have been read.
     fn old(&self, unit: u16, columns: &Columns, written: &Range<usize>) -> Result<Vec<u8>, Unfit> {
         let missing = self.part.method == Method::SumMissing(unit);
+        // Parity may have been read in columns before these, for other units.
         let keeps = |column: &u32| {
-            let start = self.bytes(&(columns.start..*column));
-            let end = self.bytes(&(columns.start..column + 1));
-            columns.contains(column) && !(written.start <= start && end <= written.end)
+            columns.contains(column) && {
+                let start = self.bytes(&(columns.start..*column));
+                let end = self.bytes(&(columns.start..column + 1));
+                !(written.start <= start && end <= written.end)
+            }
         };
         let lost = match missing {
             true => self.lost_of_missing(unit).filter(&keeps).min(),
@@ -457,4 +460,65 @@ fn still_lost<'a>(view: &View<'a>) -> impl Iterator<Item = u32> + use<'a> {
         _ => false,
     };
     view.lost(Unit::Parity).filter(move |column| !covers(column))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Doubt;
+    use crate::plan::Access;
+    use crate::{DeviceId, Redundancy};
+
+    /// An operation covers more of other units. So it reads parity also in columns before those of the missing one.
+    #[test]
+    fn lost_blocks_beside_those_of_a_missing_unit_do_not_concern_it() {
+        let layout = Layout {
+            redundancy: Redundancy::Raid5,
+            data: 2,
+            groups: 1,
+            unit: 4,
+            block_size: 2,
+            stripes: 1,
+        };
+        let whole = Some(0..4);
+        let access = |device, unit| {
+            let (device, stripe, whole_to) = (DeviceId(device), 0, None);
+            Access { device, stripe, unit, read: whole.clone(), write: whole.clone(), whole_to }
+        };
+        let accesses = vec![access(0, Unit::Data(1)), access(1, Unit::Parity)];
+        let part = StripePlan {
+            stripe: 0,
+            method: Method::SumMissing(0),
+            accesses: 0..2,
+            covered: vec![(0, 2..4)],
+            hull: 2..4,
+            skipped: None,
+        };
+        let plan = Plan { accesses, stripes: vec![part.clone()] };
+        let lost = Units::default().with(0);
+        let content = |lost_data: [Units; 4], flaws: &[(u32, Flaw)]| {
+            let headers = lost_data.map(|lost_data| Header { lost_data, ..Header::default() });
+            Some(Content {
+                data: vec![5; 8].into(),
+                flaws: flaws.to_vec(),
+                headers: headers.to_vec(),
+                doubt: Doubt::None,
+                durable_to: 0,
+                left: Box::default(),
+            })
+        };
+        let none = Units::default();
+        let old = |parity| {
+            let contents = [content([none; 4], &[]), parity];
+            let view = View { layout: &layout, plan: &plan, part: &part, contents: &contents };
+            view.old(0, &(2..4), &(1..4))
+        };
+        assert!(
+            matches!(old(content([lost, lost, none, none], &[])), Ok(bytes) if bytes == [0; 4])
+        );
+        assert!(old(content([none; 4], &[(1, Flaw::Lost)])).is_ok());
+        let Err(Unfit::Fail(why)) = old(content([none, none, lost, lost], &[])) else { panic!() };
+        // All of the other column is written.
+        assert_eq!(why, OpError::Lost { block: 2 });
+    }
 }
