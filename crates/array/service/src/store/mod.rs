@@ -562,7 +562,7 @@ fn prepare(
     space: Space,
 ) -> Result<(), Why> {
     let lengthen = |error| match is_full(&error) {
-        true => Why::Full { needed, free: free_beside(file), error },
+        true => Why::Full { needed, free: free_beside(file).unwrap_or(0), error },
         false => Why::System { what: "lengthen", error },
     };
     file.set_len(needed).map_err(lengthen)?;
@@ -577,9 +577,13 @@ fn prepare(
 fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), Why> {
     let free = free_beside(file);
     let refused = |error| match is_full(&error) {
-        true => Why::Full { needed, free, error },
+        true => Why::Full { needed, free: free.unwrap_or(0), error },
         false => Why::System { what: "allocate", error },
     };
+    // A vain attempt would take all that is left for a moment. Others would find the file system full.
+    if free.is_some_and(|free| free < needed) {
+        return Err(refused(ErrorKind::StorageFull.into()));
+    }
     loop {
         match fallocate(file, FallocateFlags::empty(), 0, needed) {
             Ok(()) => return Ok(()),
@@ -595,9 +599,10 @@ fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), 
     write_zeros(file, needed).and_then(|()| file.sync_data()).map_err(refused)
 }
 
-/// How many bytes a file's file system has free; none if it does not say.
-fn free_beside(file: &File) -> u64 {
-    rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+/// How many bytes a file's file system has free, if it says so.
+fn free_beside(file: &File) -> Option<u64> {
+    let stat = rustix::fs::fstatvfs(file).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Returns true if there is no room: on the file system, by a quota, or by a limit of the process.
