@@ -19,6 +19,7 @@ import argparse
 import ast
 import io
 import re
+import signal
 import subprocess
 import sys
 import tokenize
@@ -256,6 +257,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a limit is exceeded")
     parser.add_argument("--list", nargs="+", type=Path, metavar="PATH", help="show the sentences to look at")
     options = parser.parse_args()
+    # `| head` stops reading: that ends this program, too.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if options.list:
         for path in options.list:
             show(path)
