@@ -601,7 +601,8 @@ fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), 
 
 /// How many bytes a file's file system has free, if it says so.
 fn free_beside(file: &File) -> Option<u64> {
-    let stat = rustix::fs::fstatvfs(file).ok()?;
+    // Some that count nothing say that they have no blocks at all.
+    let stat = rustix::fs::fstatvfs(file).ok().filter(|stat| stat.f_blocks > 0)?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
