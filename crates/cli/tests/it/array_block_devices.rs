@@ -5,10 +5,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use crate::common::array::Array;
 use crate::common::traffic::{SHARED, content, device, judge, pile};
-use crate::common::{code, stderr, wait_for};
+use crate::common::{PATIENCE, code, stderr, wait_for};
 use rustix::fs::OFlags;
 
 /// Loop devices, until this is dropped; the files behind them are where everything is that cargo makes.
@@ -57,9 +58,18 @@ impl Drop for Loops {
 
 fn losetup(args: &[&str], path: &Path) -> Output {
     let paths = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
-    let output = Command::new("losetup").args(args).arg(path).env("PATH", paths).output().unwrap();
-    assert!(output.status.success(), "losetup {args:?} {path:?}: {}", stderr(&output));
-    output
+    let mut command = Command::new("losetup");
+    command.args(args).arg(path).env("PATH", paths);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let output = command.output().unwrap();
+        // A process that another test starts may hold our claim for a moment.
+        if !stderr(&output).contains("Device or resource busy") || Instant::now() > end {
+            assert!(output.status.success(), "losetup {args:?} {path:?}: {}", stderr(&output));
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// As `--device-size` of the arrays of these tests, and as its sectors mostly are.
