@@ -27,6 +27,18 @@ impl fmt::Display for DeviceId {
     }
 }
 
+/// A lock server, numbered from 0 in the array's file.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct ServerId(pub u16);
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock server {}", self.0)
+    }
+}
+
 /// One life of a host. A fence concerns a life, not a host, so that a host can come back at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Life {

@@ -27,11 +27,11 @@ mod units;
 
 pub use agreement::{Agree, Agreed, Ballot};
 pub use device::{
-    BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
+    Attended, BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
     RecordView,
 };
 pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
-pub use ids::{DeviceId, Epoch, HostId, Life, OpId, Stamp, Ticket, Time};
+pub use ids::{DeviceId, Epoch, HostId, Life, OpId, ServerId, Stamp, Ticket, Time};
 pub use io::{
     BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
     Header, HostAnswer, OpError, Outlook, Peer, Work,
@@ -40,7 +40,8 @@ pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
 pub use node::{Node, NodeName, Nodes, Usage};
 pub use options::{Scheme, UnknownScheme};
 pub use server::{
-    Held, LockMode, LockRange, LockServer, LogAsk, LogToken, PartId, ServerConfig, ServerError,
+    CopyMessage, Held, LockChange, LockMode, LockRange, LockServer, LockService, LogAsk, LogToken,
+    PartId, Replica, ReplicaConfig, ReplicaInput, ReplicaOutput, ServerConfig, ServerError,
     ServerInput, ServerOutput, ServerReply, ServerRequest,
 };
 pub use state::{ArrayState, Change, Condition, Term};

@@ -153,7 +153,7 @@ pub enum Action {
     /// This life is alive, and keeps its locks. Every other request says so as well.
     Lease,
     /// Here is a newer state of the array.
-    Install(ArrayState),
+    Install(Box<ArrayState>),
     /// A vote on the array's next state.
     Agree(Agree),
     /// Refuse this life and all earlier ones of its host from now on. The answer names its possible unfinished writes
@@ -282,7 +282,7 @@ pub enum Answer {
     /// A write without the lock or pre-write that it needs: the device has forgotten it (docs/design/array.md 3.4).
     NotPrepared,
     /// The array has a newer state, this one, with other conditions of devices.
-    Stale(ArrayState),
+    Stale(Box<ArrayState>),
     /// The device knows only conditions that are as old as this: it needs [`Action::Install`] first.
     Behind(Epoch),
     /// This life was fenced.

@@ -41,11 +41,15 @@ pub enum Mutation {
     CleanBeforeFlushed,
     /// A host completes a partial block with what it has itself written there last, and does not read. At hosts.
     PatchesOwnCopy,
+    /// A lock server that stands by serves when it hears that nobody does, without a new term. At lock servers.
+    StandbyServesUnagreed,
+    /// A lock server grants what the logs of others do not have yet. At lock servers.
+    GrantsBeforeCopied,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 15] = [
+    pub const ALL: [Mutation; 17] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -61,5 +65,7 @@ impl Mutation {
         Mutation::CacheLossFitsParity,
         Mutation::CleanBeforeFlushed,
         Mutation::PatchesOwnCopy,
+        Mutation::StandbyServesUnagreed,
+        Mutation::GrantsBeforeCopied,
     ];
 }

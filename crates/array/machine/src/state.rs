@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, Epoch, Layout, NodeName, Nodes, Time, Usage};
+use crate::{DeviceId, Epoch, Layout, LockChange, LockService, NodeName, Nodes, Time, Usage};
 
 /// The uses that a device permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -96,6 +96,8 @@ pub struct ArrayState {
     pub newest_host: u64,
     /// Which hosts each node has that have neither ended nor been fenced.
     pub nodes: Nodes,
+    /// Which lock server serves, and which have every lock.
+    pub locks: LockService,
 }
 
 /// The entry of a device, for which the array's state is changed.
@@ -122,6 +124,7 @@ impl ArrayState {
             hosts: 0,
             newest_host: 0,
             nodes: Nodes::default(),
+            locks: LockService::default(),
         }
     }
 
@@ -203,6 +206,7 @@ impl ArrayState {
         match change {
             Change::Attach { after, by, node, usage } => self.attached(after, by, node, usage),
             Change::Detach { host } => Ok(self.detached(host)),
+            Change::Locks(change) => self.locks_changed(change),
             Change::Fail(device, _)
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
@@ -239,6 +243,13 @@ impl ArrayState {
         Some(ArrayState { epoch: Epoch(self.epoch.0 + 1), nodes, ..self.clone() })
     }
 
+    /// No device's condition changes, so that plans still fit.
+    fn locks_changed(&self, change: LockChange) -> Result<Option<ArrayState>, String> {
+        let next = self.locks.changed(change)?;
+        let epoch = Epoch(self.epoch.0 + 1);
+        Ok(next.map(|locks| ArrayState { epoch, locks, ..self.clone() }))
+    }
+
     fn device_changed(
         &self,
         device: DeviceId,
@@ -262,7 +273,9 @@ impl ArrayState {
                 (next.terms[index], next.keys[index]) = (to.number, to.key);
                 return Ok(Some(next));
             }
-            (Change::Attach { .. } | Change::Detach { .. }, _) => return Ok(None),
+            (Change::Attach { .. } | Change::Detach { .. } | Change::Locks(_), _) => {
+                return Ok(None);
+            }
             (Change::Fail(..) | Change::Lose(..), Condition::Failed | Condition::Unfinished) => {
                 return Ok(None);
             }
@@ -350,4 +363,6 @@ pub enum Change {
     /// A device that is out comes back with the medium that it left with. It was last let in for this term. The medium has all
     /// writes up to this timestamp.
     Return(DeviceId, u64, Time),
+    /// Another lock server serves, or other ones have every lock.
+    Locks(LockChange),
 }

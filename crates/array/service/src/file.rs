@@ -17,6 +17,8 @@ pub const SECTOR: u32 = 512;
 pub const SECTORS: [u32; 2] = [SECTOR, 4096];
 /// The version of the file's format.
 const VERSION: u32 = 1;
+/// Lock servers beside the first one: each grant waits for all of them.
+const MOST_STANDBYS: usize = 6;
 /// The longest file that is read, bytes.
 const LONGEST: u64 = 4 << 20;
 
@@ -179,6 +181,8 @@ struct Text {
     witnesses: Vec<WitnessEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lock_server: Option<LockServerEntry>,
+    #[serde(default, rename = "standby", skip_serializing_if = "Vec::is_empty")]
+    standbys: Vec<LockServerEntry>,
 }
 
 /// An array, as its file describes it.
@@ -202,6 +206,8 @@ pub struct ArrayFile {
     pub witnesses: Vec<WitnessEntry>,
     /// If the scheme needs one.
     pub lock_server: Option<LockServerEntry>,
+    /// More lock servers. The array's state says which one serves.
+    pub standbys: Vec<LockServerEntry>,
 }
 
 /// An error in an array's file.
@@ -296,6 +302,7 @@ impl ArrayFile {
             devices: self.devices.clone(),
             witnesses: self.witnesses.clone(),
             lock_server: self.lock_server.clone(),
+            standbys: self.standbys.clone(),
         };
         let body = toml::to_string(&text).map_err(|e| e.to_string())?;
         Ok(format!(
@@ -306,6 +313,11 @@ impl ArrayFile {
     /// The voters on the array's state and on its members, by id: devices, then witnesses.
     pub fn voters(&self) -> impl Iterator<Item = &DeviceEntry> {
         self.devices.iter().chain(&self.witnesses)
+    }
+
+    /// All lock servers, by id.
+    pub fn lock_servers(&self) -> impl Iterator<Item = &LockServerEntry> {
+        self.lock_server.iter().chain(&self.standbys)
     }
 
     /// The entry of a device or witness.
@@ -326,6 +338,7 @@ impl ArrayFile {
             devices,
             witnesses,
             lock_server: _,
+            standbys: _,
         } = self;
         let voters = (devices.len() as u64, witnesses.len() as u64);
         let timing = (timing.lease_ms, timing.clock_ms, timing.forget_ms);
@@ -353,7 +366,9 @@ impl FromStr for ArrayFile {
             return Err(format!("layout.sector_bytes = {sector}: {SECTORS:?}"));
         }
         let layout = layout(&text.layout)?;
-        let Text { id, scheme, durability, timing, devices, witnesses, lock_server, .. } = text;
+        let Text {
+            id, scheme, durability, timing, devices, witnesses, lock_server, standbys, ..
+        } = text;
         let file = ArrayFile {
             id,
             scheme,
@@ -364,6 +379,7 @@ impl FromStr for ArrayFile {
             devices: by_id(devices),
             witnesses: by_id(witnesses),
             lock_server,
+            standbys,
         };
         file.check_members()?;
         file.check_timing()?;
@@ -415,7 +431,7 @@ impl ArrayFile {
             }
         }
         let mut taken = BTreeSet::new();
-        let server = self.lock_server.iter().map(|server| &server.address);
+        let server = self.lock_servers().map(|server| &server.address);
         for address in self.voters().map(|entry| &entry.address).chain(server) {
             if address.port() == 0 {
                 return Err(format!("address = \"{address}\": a port has to be named"));
@@ -426,6 +442,15 @@ impl ArrayFile {
             if !taken.insert(address) {
                 return Err(format!("address = \"{address}\" is there twice"));
             }
+        }
+        if self.standbys.len() > MOST_STANDBYS {
+            return Err(format!(
+                "there are {} [[standby]] entries: {MOST_STANDBYS} at most",
+                self.standbys.len()
+            ));
+        }
+        if self.lock_server.is_none() && !self.standbys.is_empty() {
+            return Err("[[standby]] is one more lock server: it needs [lock_server]".into());
         }
         match (self.scheme.has_server(), &self.lock_server) {
             (true, None) => {
@@ -480,6 +505,7 @@ pub(crate) mod tests {
             devices: (0..5).map(entry).collect(),
             witnesses: vec![entry(5)],
             lock_server: None,
+            standbys: Vec::new(),
         }
     }
 
@@ -494,6 +520,30 @@ pub(crate) mod tests {
         assert!(matches!(file().create(&path), Err(FileError::Exists(_))));
         let missing = ArrayFile::read(&folder.path().join("b.toml")).unwrap_err().to_string();
         assert!(missing.contains("lockify array create"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_may_have_lock_servers_that_stand_by() {
+        let entry = |port: u16| {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], port)).into();
+            LockServerEntry { address, node: 0 }
+        };
+        let one =
+            ArrayFile { scheme: Scheme::ServerLocking, lock_server: Some(entry(7100)), ..file() };
+        let several = ArrayFile { standbys: vec![entry(7101), entry(7102)], ..one.clone() };
+        let text = several.to_toml().unwrap();
+        assert!(text.contains("[lock_server]") && text.contains("[[standby]]"), "{text}");
+        assert_eq!(text.parse(), Ok(several.clone()));
+        assert_eq!(several.lock_servers().count(), 3);
+        // They may come one process after the other.
+        assert_eq!(several.digest(), one.digest());
+        let wrong = |file: ArrayFile, named: &str| {
+            let error = file.check().unwrap_err();
+            assert!(error.contains(named), "{error}");
+        };
+        wrong(ArrayFile { lock_server: None, ..several.clone() }, "needs [lock_server]");
+        wrong(ArrayFile { standbys: vec![entry(7100)], ..one.clone() }, "is there twice");
+        wrong(ArrayFile { standbys: (7101..7110).map(entry).collect(), ..one }, "6 at most");
     }
 
     #[test]

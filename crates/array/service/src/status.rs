@@ -16,8 +16,8 @@ pub type Answer = Result<Report, String>;
 pub struct Answers {
     /// Devices and witnesses, by id.
     pub voters: Vec<Answer>,
-    /// The lock server, if the scheme has one.
-    pub lock_server: Option<Answer>,
+    /// The lock servers, by id; none if the scheme has none.
+    pub lock_servers: Vec<Answer>,
 }
 
 impl Answers {
@@ -113,5 +113,5 @@ pub fn ask(
     let silent = || Err("it does not answer".to_owned());
     let mut answers = answers.into_iter().map(|answer| answer.unwrap_or_else(silent));
     let voters = answers.by_ref().take(file.voters().count()).collect();
-    Ok(Answers { voters, lock_server: answers.next() })
+    Ok(Answers { voters, lock_servers: answers.collect() })
 }

@@ -46,9 +46,9 @@ pub struct Args {
     /// (not at all, for measuring)
     #[arg(long, default_value = "timestamp-ordering")]
     scheme: Scheme,
-    /// Where the lock server of server-locking or callback-locking will listen
-    #[arg(long, value_name = "ADDR:PORT[@NODE]")]
-    lock_server: Option<Member>,
+    /// Where the lock server of server-locking or callback-locking will listen. Given again: where another one stands by
+    #[arg(long = "lock-server", value_name = "ADDR:PORT[@NODE]")]
+    lock_servers: Vec<Member>,
     /// Where a witness will listen: it votes with the devices on who is there, and has no blocks. A mirror of two devices needs
     /// one to go on without one of them
     #[arg(long = "witness", value_name = "ADDR:PORT[@NODE]")]
@@ -71,6 +71,11 @@ impl Member {
     /// Its entry in the array's file.
     pub(super) fn entry(&self, id: u16) -> DeviceEntry {
         DeviceEntry { id, address: self.address.clone(), node: self.node }
+    }
+
+    /// Its entry as a lock server.
+    pub(super) fn lock_server(&self) -> LockServerEntry {
+        LockServerEntry { address: self.address.clone(), node: self.node }
     }
 }
 
@@ -136,9 +141,9 @@ pub fn run(args: &Args) -> Ended {
             witness.id, witness.address
         );
     }
-    if let Some(server) = &file.lock_server {
+    for (id, server) in file.lock_servers().enumerate() {
         text += &format!(
-            "  lockify array lock-server LOG --create --array {path}   # at {}\n",
+            "  lockify array lock-server LOG --create --array {path} --id {id}   # at {}\n",
             server.address
         );
     }
@@ -147,7 +152,7 @@ pub fn run(args: &Args) -> Ended {
 }
 
 fn describe(args: &Args) -> Result<ArrayFile, String> {
-    match (args.scheme.has_server(), &args.lock_server) {
+    match (args.scheme.has_server(), args.lock_servers.first()) {
         (true, None) => {
             return Err(format!(
                 "--scheme {} needs a lock server: say where with --lock-server ADDR:PORT",
@@ -205,10 +210,8 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
         timing: Timing { lease_ms: args.lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(&args.devices).map(entry).collect(),
         witnesses: (devices..).zip(&args.witnesses).map(entry).collect(),
-        lock_server: args.lock_server.as_ref().map(|Member { address, node }| LockServerEntry {
-            address: address.clone(),
-            node: *node,
-        }),
+        lock_server: args.lock_servers.first().map(Member::lock_server),
+        standbys: args.lock_servers.iter().skip(1).map(Member::lock_server).collect(),
     };
     file.check()?;
     Ok(file)

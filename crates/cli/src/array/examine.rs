@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockify_array::{ArrayState, Condition, Scheme};
 use lockify_volume::store::{Blocks, Examined, Stored, examine, examine_blocks};
-use lockify_volume::{ArrayFile, DeviceEntry, Durability, LockServerEntry, Timing};
+use lockify_volume::{ArrayFile, DeviceEntry, Durability, Timing};
 use serde::Serialize;
 
 use super::create::Member;
@@ -48,9 +48,9 @@ struct Lacking {
     /// Where each witness listens
     #[arg(long = "witness", value_name = "ADDR:PORT[@NODE]", requires = "array_file")]
     witnesses: Vec<Member>,
-    /// Where the lock server listens
-    #[arg(long, value_name = "ADDR:PORT[@NODE]", requires = "array_file")]
-    lock_server: Option<Member>,
+    /// Where the lock server listens. Given again: where another one stands by
+    #[arg(long = "lock-server", value_name = "ADDR:PORT[@NODE]", requires = "array_file")]
+    lock_servers: Vec<Member>,
     /// The scheme of the array
     #[arg(long, default_value = "timestamp-ordering", requires = "array_file")]
     scheme: Scheme,
@@ -190,7 +190,7 @@ fn restore(examined: &Examined, lacking: &Lacking) -> Result<ArrayFile, String> 
         }
         return Ok(file.clone());
     }
-    let Lacking { devices, witnesses, lock_server, scheme, lease, durable_on_flush } = lacking;
+    let Lacking { devices, witnesses, lock_servers, scheme, lease, durable_on_flush } = lacking;
     let needed = examined.layout.devices();
     if devices.len() != usize::from(needed) {
         return Err(format!(
@@ -210,10 +210,8 @@ fn restore(examined: &Examined, lacking: &Lacking) -> Result<ArrayFile, String> 
         timing: Timing { lease_ms: lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(devices).map(entry).collect::<Vec<DeviceEntry>>(),
         witnesses: (needed..).zip(witnesses).map(entry).collect(),
-        lock_server: lock_server.as_ref().map(|member| {
-            let DeviceEntry { address, node, .. } = member.entry(0);
-            LockServerEntry { address, node }
-        }),
+        lock_server: lock_servers.first().map(Member::lock_server),
+        standbys: lock_servers.iter().skip(1).map(Member::lock_server).collect(),
     };
     file.check()?;
     Ok(file)

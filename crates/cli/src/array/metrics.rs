@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::status::{Device, Status};
+use super::status::{Device, LockServer, Status};
 
 /// Which array, and of most metrics which device.
 type Labels = Vec<(&'static str, String)>;
@@ -37,6 +37,16 @@ const OF_DEVICES: [OfDevice; 10] = [
     }),
 ];
 
+/// A metric of each lock server.
+type OfLockServer = (&'static str, &'static str, fn(&LockServer) -> u64);
+
+const OF_LOCK_SERVERS: [OfLockServer; 2] = [
+    ("lock_server_serves", "1 if this lock server serves", |s| s.serving.into()),
+    ("lock_server_complete", "1 if this lock server is there and has every lock", |s| {
+        s.complete.into()
+    }),
+];
+
 /// The text that Prometheus reads.
 pub(super) fn text(status: &Status) -> Result<String, std::fmt::Error> {
     let array = vec![("array", status.array.clone())];
@@ -53,7 +63,20 @@ pub(super) fn text(status: &Status) -> Result<String, std::fmt::Error> {
     let hosts: usize = status.nodes.iter().map(|node| node.hosts.len()).sum();
     of_array("hosts", "Hosts that have neither ended in order nor been fenced", hosts as u64);
     if let Some(server) = &status.lock_server {
-        of_array("lock_server_serving", "1 if the lock server serves", server.serving.into());
+        of_array("lock_server_serving", "1 if a lock server serves", server.serving.into());
+        let term = "Times that a lock server has begun to serve";
+        of_array("lock_server_term", term, status.lock_term);
+    }
+    for (name, help, value) in OF_LOCK_SERVERS {
+        if status.lock_servers.is_empty() {
+            break;
+        }
+        let gauges = Gauges::default();
+        for server in &status.lock_servers {
+            let labels = [&array[..], &[("lock_server", server.id.to_string())]].concat();
+            gauges.get_or_create(&labels).set(value(server));
+        }
+        registry.register(name, help, gauges);
     }
     for (name, help, value) in OF_DEVICES {
         let gauges = Gauges::default();

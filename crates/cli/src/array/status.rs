@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_array::Condition;
+use lockify_array::{Condition, LockService, ServerId};
 use lockify_trust::Identity;
 use lockify_volume::status::{Answer, Answers, ask};
-use lockify_volume::{ArrayFile, BLOCK, Report};
+use lockify_volume::{ArrayFile, BLOCK, LockServerEntry, Report};
 use serde::Serialize;
 
 use super::{Which, metrics};
@@ -18,7 +18,8 @@ const SCHEMA: u32 = 1;
 
 /// Show how an array stands
 ///
-/// Ends with 1 if a device is missing or not good, has unreadable blocks, or the lock server is missing.
+/// Ends with 1 if a device is missing or not good, has unreadable blocks, or no lock server serves, or one that stands by is
+/// missing or does not have every lock.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -29,7 +30,7 @@ pub struct Args {
     /// As metrics in the text format of OpenMetrics, for Prometheus
     #[arg(long)]
     metrics: bool,
-    /// How long devices and lock server may take to answer
+    /// How long devices and lock servers may take to answer
     #[arg(long, value_name = "D", default_value = "3s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
@@ -43,11 +44,15 @@ pub(super) struct Status {
     pub epoch: u64,
     /// The number of the newest view. It is none where no majority has agreed on one.
     pub view: Option<u64>,
-    /// All devices are good and there, and so is the lock server, if the scheme has one.
+    /// All devices are good and there. If the scheme has lock servers, one serves, and the others have every lock.
     pub healthy: bool,
     pub devices: Vec<Device>,
-    /// The lock server; nothing if the scheme has none.
+    /// The lock server that serves, or else the first one; nothing if the scheme has none.
     pub lock_server: Option<LockServer>,
+    /// All lock servers.
+    pub lock_servers: Vec<LockServer>,
+    /// How often a lock server has begun to serve.
+    pub lock_term: u64,
     /// The nodes that hosts have been on.
     pub nodes: Vec<Node>,
 }
@@ -59,11 +64,15 @@ pub(super) struct Node {
     pub hosts: Vec<u32>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub(super) struct LockServer {
+    pub id: u16,
     pub address: String,
+    /// It serves hosts, by the array's state.
     pub serving: bool,
-    /// Why it is not there.
+    /// It is there and has every lock: it may serve next, if it does not serve.
+    pub complete: bool,
+    /// Why it does not serve.
     pub why: Option<String>,
     /// Hosts that are connected to it.
     pub hosts: Vec<u32>,
@@ -190,15 +199,10 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         }
     };
     let devices: Vec<Device> = file.voters().zip(&answers.voters).map(device).collect();
-    let server = file.lock_server.iter().zip(&answers.lock_server);
-    let mut server = server.map(|(entry, answer)| LockServer {
-        address: entry.address.to_string(),
-        serving: answer.as_ref().is_ok_and(|report| report.serving),
-        why: answer.as_ref().err().cloned(),
-        hosts: hosts(answer),
-        requests: answer.as_ref().ok().map(|report| report.requests),
-    });
-    let lock_server = server.next();
+    let locks = state.map(|state| state.locks.clone()).unwrap_or_default();
+    let lock_servers = lock_servers(file, answers, &locks);
+    let serving = lock_servers.iter().find(|server| server.serving);
+    let lock_server = serving.or(lock_servers.first()).cloned();
     let nodes = state.iter().flat_map(|state| state.nodes.iter());
     let node = |node: &lockify_array::Node| Node {
         name: node.name.to_string(),
@@ -213,11 +217,39 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         bytes: file.layout.blocks() * u64::from(BLOCK),
         epoch: state.map_or(0, |state| state.epoch.0),
         view: view.and_then(|report| report.view),
-        healthy: devices.iter().all(good) && lock_server.as_ref().is_none_or(|s| s.serving),
+        healthy: devices.iter().all(good)
+            && lock_server.as_ref().is_none_or(|s| s.serving)
+            && lock_servers.iter().all(|s| s.complete),
         devices,
         lock_server,
+        lock_servers,
+        lock_term: locks.term,
         nodes: nodes.map(node).collect(),
     }
+}
+
+/// A former lock server may not have heard that another one serves. The array's state decides.
+fn lock_servers(file: &ArrayFile, answers: &Answers, locks: &LockService) -> Vec<LockServer> {
+    let server = |(id, (entry, answer)): (u16, (&LockServerEntry, &Answer))| {
+        let report = answer.as_ref().ok();
+        let is_named = locks.serving == ServerId(id);
+        LockServer {
+            id,
+            address: entry.address.to_string(),
+            serving: is_named && report.is_some_and(|report| report.serving),
+            complete: report.is_some() && locks.complete.contains_key(&ServerId(id)),
+            why: match answer {
+                Ok(report) if report.serving && !is_named => {
+                    Some(format!("{} serves, and it has not heard of that yet", locks.serving))
+                }
+                Ok(report) => report.waits.clone(),
+                Err(why) => Some(why.clone()),
+            },
+            hosts: hosts(answer),
+            requests: report.map(|report| report.requests),
+        }
+    };
+    (0..).zip(file.lock_servers().zip(&answers.lock_servers)).map(server).collect()
 }
 
 /// What a device's medium has done wrong, for the end of a sentence.
@@ -242,7 +274,7 @@ fn hosts(answer: &Answer) -> Vec<u32> {
 }
 
 fn text(status: &Status) -> String {
-    let Status { array, scheme, bytes, epoch, devices, lock_server, .. } = status;
+    let Status { array, scheme, bytes, epoch, devices, lock_servers, .. } = status;
     let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let stands = |why: &Option<String>| why.clone().unwrap_or_else(|| "serves".to_owned());
     let with_others = |stands: String, d: &Device| match &d.out {
@@ -273,12 +305,13 @@ fn text(status: &Status) -> String {
     };
     let server_row = |s: &LockServer| {
         let hosts = s.requests.map(|_| s.hosts.len() as u64);
-        let name = "-".to_owned();
+        // An id is shown where there are several.
+        let name = if lock_servers.len() > 1 { s.id.to_string() } else { "-".to_owned() };
         let kind = "lock server".to_owned();
         vec![name, s.address.clone(), kind, count(hosts), count(s.requests), stands(&s.why)]
     };
     let rows: Vec<Vec<String>> =
-        devices.iter().map(row).chain(lock_server.iter().map(server_row)).collect();
+        devices.iter().map(row).chain(lock_servers.iter().map(server_row)).collect();
     let heading = ["DEVICE", "ADDRESS", "CONDITION", "HOSTS", "REQUESTS", "STATUS"];
     format!("array {array}, {scheme}, {bytes} bytes, epoch {epoch}\n{}", columns(&heading, &rows))
 }

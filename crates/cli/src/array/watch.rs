@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockify_volume::upkeep::wait_until;
 
-use super::status::{self, Device, Status};
+use super::status::{self, Device, LockServer, Status};
 use super::{Which, announce, say, stop};
 use crate::exit::{Code, Ended, Failure};
 use crate::output::print;
@@ -20,9 +20,9 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// Follow an array: print each change of it, and run a program for it
 ///
-/// A line has the subject (`array`, `device 2`, `lock server`), its former and its new condition, and the reason. Conditions are
-/// `good`, `away`, `failed`, `new`, `rebuilding`, `unreadable` (of a device that serves), `unknown`; of the array `healthy`,
-/// `degraded`, `away`. At the start, all that is not well is a change. SIGTERM or SIGINT ends it.
+/// A line has the subject (`array`, `device 2`, `lock server`, or `lock server 1` of several), its former and its new condition, and the reason. Conditions are
+/// `good`, `away`, `failed`, `new`, `rebuilding`, `unreadable` (of a device that serves), `unknown`; `standby` of a lock server that
+/// may serve next; of the array `healthy`, `degraded`, `away`. At the start, all that is not well is a change. SIGTERM or SIGINT ends it.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -106,12 +106,23 @@ fn conditions(status: &Status) -> Conditions {
             (condition(device), reason.unwrap_or_default()),
         );
     }
-    if let Some(server) = &status.lock_server {
-        let condition = if server.serving { "good" } else { "away" };
+    for server in &status.lock_servers {
+        let whom = match status.lock_servers.len() {
+            1 => "lock server".to_owned(),
+            _ => format!("lock server {}", server.id),
+        };
         let reason = server.why.clone().unwrap_or_default();
-        all.insert("lock server".to_owned(), (condition, reason));
+        all.insert(whom, (condition_of_server(server), reason));
     }
     all
+}
+
+fn condition_of_server(server: &LockServer) -> &'static str {
+    match (server.serving, server.complete) {
+        (true, _) => "good",
+        (false, true) => "standby",
+        (false, false) => "away",
+    }
 }
 
 fn condition(device: &Device) -> &'static str {

@@ -15,6 +15,7 @@ mod array_processes;
 mod array_services;
 mod array_shapes;
 mod array_spares;
+mod array_standby;
 mod array_steps;
 mod array_watch;
 mod bench_array;

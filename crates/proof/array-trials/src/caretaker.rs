@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Term, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, LockChange, OpError, Term,
+    Work,
 };
 use lockify_sim::Nanos;
 
@@ -28,6 +29,8 @@ pub enum Repair {
     Check(u64),
     /// Repair a stripe with a block that its medium does not return, whatever is lost.
     Settle(u64),
+    /// Agree on a change of the lock servers. They ask again by themselves.
+    Locks(LockChange),
 }
 
 impl Repair {
@@ -44,6 +47,7 @@ impl Repair {
             }
             Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
             Repair::Settle(stripe) => Work::AcceptLoss { stripe },
+            Repair::Locks(change) => Work::Change { change: Change::Locks(change) },
         }
     }
 }
@@ -74,6 +78,8 @@ pub struct Caretaker {
     pub trouble: Option<String>,
     /// Repairs done.
     pub done: u64,
+    /// How often another lock server has begun to serve than the one before, as far as hosts and devices have told.
+    pub successions: u64,
 }
 
 impl Caretaker {
@@ -92,12 +98,16 @@ impl Caretaker {
             again: BTreeMap::new(),
             trouble: None,
             done: 0,
+            successions: 0,
         }
     }
 
     /// A host has learned of a state.
     pub fn learn(&mut self, state: &ArrayState) {
         if state.epoch > self.state.epoch {
+            let (before, locks) = (&self.state.locks, &state.locks);
+            let other = before.term > 0 && before.serving != locks.serving;
+            self.successions += u64::from(other);
             self.state = state.clone();
         }
     }
@@ -211,8 +221,10 @@ impl Caretaker {
             }
             return;
         };
-        self.done +=
-            u64::from(!matches!(repair, Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_)));
+        self.done += u64::from(!matches!(
+            repair,
+            Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_) | Repair::Locks(_)
+        ));
         self.again.remove(&repair);
         match repair {
             Repair::Fence(life) => match self.reported_again.remove(&life) {
@@ -228,7 +240,11 @@ impl Caretaker {
                 let next = self.next.entry((device, absences));
                 next.and_modify(|next| *next = (*next).max(stripe + 1));
             }
-            Repair::Fail(..) | Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_) => {}
+            Repair::Fail(..)
+            | Repair::LetIn(..)
+            | Repair::Check(_)
+            | Repair::Settle(_)
+            | Repair::Locks(_) => {}
         }
     }
 

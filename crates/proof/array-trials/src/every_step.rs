@@ -111,7 +111,7 @@ impl Victim {
         match (self, &observed.step) {
             // Host 0 is the one that repairs.
             (Victim::Host, Step::Send { .. }) => matches!(role, Role::Host(host) if host.0 > 0),
-            (Victim::Server, Step::Send { .. }) => role == Role::Server,
+            (Victim::Server, Step::Send { .. }) => matches!(role, Role::Server(_)),
             (Victim::Device | Victim::Cache, Step::Send { .. }) => matches!(role, Role::Device(_)),
             (
                 Victim::Writing | Victim::WritingPower,
@@ -177,6 +177,7 @@ pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
         // A cache is lost only if writes stay in it until they are flushed.
         flushes: (victim == Victim::Cache).then_some(0.3),
         blackout: None,
+        succession: None,
         variants: Variants::default(),
         most_events: 30_000,
         #[cfg(feature = "mutations")]

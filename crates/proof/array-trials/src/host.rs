@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use lockify_array::message::{Action, Answer, Reply, Request};
 use lockify_array::{
-    ArrayHost, ArrayState, BadBlock, Block, Device, DeviceBoot, DeviceConfig, DeviceEvent,
-    DeviceId, DeviceInput, DeviceOutput, DiskAsk, HostAnswer, HostConfig, HostInput, HostOutput,
-    Life, LockServer, LogAsk, OpError, OpId, ServerConfig, ServerInput, ServerOutput, ServerReply,
-    ServerRequest, Stamp, Ticket, Time, Work,
+    ArrayHost, ArrayState, Attended, BadBlock, Block, CopyMessage, Device, DeviceBoot,
+    DeviceConfig, DeviceEvent, DeviceId, DeviceInput, DeviceOutput, DiskAsk, HostAnswer,
+    HostConfig, HostInput, HostOutput, Life, LockChange, LockServer, LogAsk, OpError, OpId,
+    Replica, ReplicaConfig, ReplicaInput, ReplicaOutput, ServerConfig, ServerId, ServerInput,
+    ServerOutput, ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
 };
 use lockify_sim::{
     Boot, Config, Context, DiskDone, Input, LinkState, Machine, Nanos, NodeId, Sim, TimerId,
@@ -46,6 +47,12 @@ pub enum Packet {
     ServerRequest(Life, ServerRequest),
     /// From the lock server.
     ServerReply(Life, ServerReply),
+    /// From a lock server to a device: it is there, and serves in this term, if it does.
+    Attend(Option<u64>),
+    /// The answer.
+    Attended(Attended),
+    /// Between lock servers.
+    Copy(CopyMessage),
 }
 
 /// An alarm that a node has set for itself.
@@ -90,6 +97,8 @@ pub enum Note {
     Event(DeviceEvent),
     /// The lock server takes a host for dead.
     Suspect(Life),
+    /// A lock server wants this change of the array's state.
+    Locks(LockChange),
     /// The whole content of a device, as [`Node::dump`] requests it.
     Dump(Vec<Result<Block, BadBlock>>),
     /// A block was replaced past its device, as [`Node::lose`] and [`Node::give_back`] request it.
@@ -110,7 +119,10 @@ enum Hosted {
     Starting(Vec<Arrival>),
     Host(Box<ArrayHost>),
     Device(Box<Device>),
+    /// The only lock server: nobody else may serve.
     Server(Box<LockServer>),
+    /// One of several.
+    Replica(Box<Replica>),
 }
 
 /// How much a device's disk has done.
@@ -136,6 +148,8 @@ pub struct Node {
     disk_counts: DiskCounts,
     /// The lock server's log: survives a crash.
     log: Vec<Bytes>,
+    /// When its last write so far is done.
+    logged_at: Nanos,
     inbox: Inbox<Arrival>,
     /// Arrivals that wait for a device's disk ([`Setting::turns`]).
     turns: VecDeque<Arrival>,
@@ -169,6 +183,7 @@ impl Node {
     pub fn server(&self) -> Option<&LockServer> {
         match &self.hosted {
             Hosted::Server(server) => Some(server),
+            Hosted::Replica(replica) => replica.server(),
             _ => None,
         }
     }
@@ -246,7 +261,7 @@ impl Node {
                 let bad = self.bad.take().unwrap_or_else(first);
                 self.medium = Some(Medium::boot(shape, bad, cx));
             }
-            Role::Server => {
+            Role::Server(id) => {
                 let mut config = ServerConfig {
                     scheme: setting.scheme,
                     lease: LEASE,
@@ -254,6 +269,9 @@ impl Node {
                 };
                 (setting.server)(&mut config);
                 let now = self.now(cx);
+                if places.servers > 1 {
+                    return self.start_replica(id, config, cx);
+                }
                 match LockServer::new(config, &self.log, now) {
                     Ok(server) => self.started(Hosted::Server(Box::new(server)), cx),
                     Err(error) => cx.note(Note::Failed(error.to_string())),
@@ -266,12 +284,29 @@ impl Node {
                 config.witnesses = places.devices - setting.layout.devices();
                 (setting.host)(&mut config);
                 self.started(Hosted::Host(Box::new(ArrayHost::new(config))), cx);
-                let server = places.server.then(|| places.server());
-                for peer in places.all_devices().chain(server) {
+                for peer in places.all_devices().chain(places.all_servers()) {
                     cx.connect(peer);
                 }
             }
         }
+    }
+
+    fn start_replica(&mut self, id: ServerId, server: ServerConfig, cx: &mut Context<'_, Node>) {
+        let (now, places) = (self.now(cx), self.setting.places);
+        // Unique among its starts.
+        let random = now.rotate_left(20) ^ u64::from(id.0);
+        #[cfg_attr(not(feature = "mutations"), allow(unused_mut))]
+        let mut config = ReplicaConfig::new(id, places.devices, server, random);
+        #[cfg(feature = "mutations")]
+        {
+            config.mutation = self.setting.server_mutation;
+        }
+        match Replica::new(config, self.log.clone(), now) {
+            Ok(replica) => self.started(Hosted::Replica(Box::new(replica)), cx),
+            Err(error) => return cx.note(Note::Failed(error.to_string())),
+        }
+        let below = places.all_servers().take(usize::from(id.0));
+        places.all_devices().chain(below).for_each(|peer| cx.connect(peer));
     }
 
     /// A device has read its record.
@@ -300,7 +335,9 @@ impl Node {
         // Table 1 has a time for hosts and the lock server only.
         let takes = match (&arrival, &self.hosted) {
             (Arrival::Packet(..), Hosted::Host(_)) => self.setting.handling.sample(cx.random()),
-            (Arrival::Packet(..), Hosted::Server(_)) => self.setting.serving.sample(cx.random()),
+            (Arrival::Packet(..), Hosted::Server(_) | Hosted::Replica(_)) => {
+                self.setting.serving.sample(cx.random())
+            }
             _ => 0,
         };
         if self.setting.turns != Turns::AtOnce && self.medium.is_some() {
@@ -347,7 +384,8 @@ impl Node {
 
     fn packet(&mut self, from: NodeId, packet: Packet, cx: &mut Context<'_, Node>) {
         let now = self.now(cx);
-        let peer = self.setting.places.peer(from);
+        let places = self.setting.places;
+        let peer = places.peer(from);
         match (&mut self.hosted, packet) {
             (Hosted::Device(device), Packet::Request(from, request)) => {
                 device.handle(now, DeviceInput::Request { from, request });
@@ -363,8 +401,27 @@ impl Node {
             (Hosted::Server(server), Packet::ServerRequest(from, request)) => {
                 server.handle(now, ServerInput::Request { from, request });
             }
+            (Hosted::Replica(replica), Packet::ServerRequest(from, request)) => {
+                replica.handle(now, ReplicaInput::Request { from, request });
+            }
             (Hosted::Host(host), Packet::ServerReply(to, reply)) if to == host.life() => {
-                host.handle(now, HostInput::Server(reply));
+                if let Role::Server(from) = places.role(from) {
+                    host.handle(now, HostInput::Server { from, reply });
+                }
+            }
+            (Hosted::Device(device), Packet::Attend(serving)) => {
+                let answer = device.attended(now, serving);
+                cx.send(from, Packet::Attended(answer));
+            }
+            (Hosted::Replica(replica), Packet::Attended(Attended { state, silent })) => {
+                if let Role::Device(from) = places.role(from) {
+                    replica.handle(now, ReplicaInput::Attended { from, state, silent });
+                }
+            }
+            (Hosted::Replica(replica), Packet::Copy(message)) => {
+                if let Role::Server(from) = places.role(from) {
+                    replica.handle(now, ReplicaInput::Heard { from, message });
+                }
             }
             // For an earlier life.
             _ => {}
@@ -375,6 +432,16 @@ impl Node {
         let now = self.now(cx);
         let places = self.setting.places;
         match (&mut self.hosted, places.role(node)) {
+            (Hosted::Host(host), Role::Server(server)) => {
+                host.handle(now, HostInput::ServerLink { server });
+            }
+            (Hosted::Replica(replica), Role::Server(server)) => {
+                let input = match state {
+                    LinkState::Up { .. } => ReplicaInput::PeerUp { server },
+                    LinkState::Down => ReplicaInput::PeerDown { server },
+                };
+                replica.handle(now, input);
+            }
             (Hosted::Host(host), _) => {
                 let Some(peer) = places.peer(node) else { return };
                 host.handle(
@@ -409,6 +476,14 @@ impl Node {
                             server.handle(now, ServerInput::Connected { life });
                         }
                     }
+                    Hosted::Replica(replica) => {
+                        if let Some(life) = gone {
+                            replica.handle(now, ReplicaInput::Gone { life });
+                        }
+                        if let Some(life) = come {
+                            replica.handle(now, ReplicaInput::Connected { life });
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -424,6 +499,7 @@ impl Node {
             Hosted::Host(_) => self.run_host(cx),
             Hosted::Device(_) => self.run_device(now, cx),
             Hosted::Server(_) => self.run_server(cx),
+            Hosted::Replica(_) => self.run_replica(cx),
         };
         self.set_tick(next, cx);
     }
@@ -441,10 +517,12 @@ impl Node {
                     if let Some(ticket) = ticket.filter(|_| self.noted.insert(op.seq)) {
                         cx.note(Note::Begun { ticket, op, stamp: request.stamp });
                     }
-                    cx.send(places.node(to), Packet::Request(life, request));
+                    if let Some(node) = places.node(to) {
+                        cx.send(node, Packet::Request(life, request));
+                    }
                 }
-                HostOutput::SendServer { request } => {
-                    cx.send(places.server(), Packet::ServerRequest(life, request));
+                HostOutput::SendServer { to, request } => {
+                    cx.send(places.server(to), Packet::ServerRequest(life, request));
                 }
                 HostOutput::Done { ticket, op, result } => {
                     cx.note(Note::Done { ticket, op, result });
@@ -514,6 +592,35 @@ impl Node {
         server.next_timer()
     }
 
+    /// Executes the outputs of one of several lock servers; returns its next timer.
+    fn run_replica(&mut self, cx: &mut Context<'_, Node>) -> Option<Time> {
+        let places = self.setting.places;
+        let Hosted::Replica(replica) = &mut self.hosted else { return None };
+        while let Some(output) = replica.poll() {
+            match output {
+                ReplicaOutput::Send { to, reply } => {
+                    cx.send(places.host(to.host), Packet::ServerReply(to, reply));
+                }
+                ReplicaOutput::Log(ask) => {
+                    // In order: those that stand by have several under way.
+                    let takes = self.setting.log.sample(cx.random());
+                    self.logged_at = (cx.now() + takes).max(self.logged_at + 1);
+                    cx.set_timer_at(self.logged_at, Alarm::Logged(ask));
+                }
+                ReplicaOutput::Suspect(life) => cx.note(Note::Suspect(life)),
+                ReplicaOutput::Attend { serving } => {
+                    places.all_devices().for_each(|node| cx.send(node, Packet::Attend(serving)));
+                }
+                ReplicaOutput::Tell { to, message } => {
+                    cx.send(places.server(to), Packet::Copy(message));
+                }
+                ReplicaOutput::Propose(change) => cx.note(Note::Locks(change)),
+                ReplicaOutput::Serves { .. } | ReplicaOutput::Retired => {}
+            }
+        }
+        replica.next_timer()
+    }
+
     fn now(&mut self, cx: &Context<'_, Node>) -> Time {
         self.latest = self.latest.max(BEGINNING + cx.now());
         self.latest
@@ -538,6 +645,7 @@ impl Node {
             Hosted::Host(host) => host.handle(now, HostInput::Tick),
             Hosted::Device(device) => device.handle(now, DeviceInput::Tick),
             Hosted::Server(server) => server.handle(now, ServerInput::Tick),
+            Hosted::Replica(replica) => replica.handle(now, ReplicaInput::Tick),
             Hosted::Starting(_) => {}
         }
         self.run(cx);
@@ -572,10 +680,12 @@ impl Node {
             }
         };
         let now = self.now(cx);
-        if let Hosted::Server(server) = &mut self.hosted {
-            server.handle(now, ServerInput::Logged { token });
-            self.run(cx);
+        match &mut self.hosted {
+            Hosted::Server(server) => server.handle(now, ServerInput::Logged { token }),
+            Hosted::Replica(replica) => replica.handle(now, ReplicaInput::Logged { token }),
+            _ => {}
         }
+        self.run(cx);
     }
 }
 
@@ -662,6 +772,7 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         useless: false,
         disk_counts: DiskCounts::default(),
         log: boot.previous.map_or_else(Vec::new, |previous| previous.log),
+        logged_at: 0,
         inbox: Inbox::default(),
         turns: VecDeque::new(),
         tick: None,
@@ -675,6 +786,6 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
             sim.add_disk(node, disk.clone());
         }
     }
-    sim.join_many((u32::from(places.server) + places.hosts) as usize);
+    sim.join_many((u32::from(places.servers) + places.hosts) as usize);
     sim
 }

@@ -26,5 +26,6 @@ pub mod scale;
 pub mod scenario;
 pub mod seeds;
 pub mod setting;
+pub mod succession;
 pub mod trial;
 pub mod workload;

@@ -1,6 +1,6 @@
-//! The roles of the simulator's nodes. Devices come first, then the lock server, if there is one, then the hosts.
+//! The roles of the simulator's nodes. Devices come first, then the lock servers, if there are any, then the hosts.
 
-use lockify_array::{DeviceId, HostId, Peer};
+use lockify_array::{DeviceId, HostId, Peer, ServerId};
 use lockify_sim::NodeId;
 
 /// Which node is what.
@@ -8,8 +8,8 @@ use lockify_sim::NodeId;
 pub struct Places {
     /// Devices, with those that only vote.
     pub devices: u16,
-    /// True if the array has a lock server.
-    pub server: bool,
+    /// The number of lock servers.
+    pub servers: u16,
     /// The number of hosts.
     pub hosts: u32,
 }
@@ -19,8 +19,8 @@ pub struct Places {
 pub enum Role {
     /// This device.
     Device(DeviceId),
-    /// The lock server.
-    Server,
+    /// This lock server.
+    Server(ServerId),
     /// This host.
     Host(HostId),
 }
@@ -31,34 +31,39 @@ impl Places {
         NodeId(device.0.into())
     }
 
-    /// The lock server's node, whether or not there is one.
-    pub fn server(self) -> NodeId {
-        NodeId(self.devices.into())
+    /// A lock server's node.
+    pub fn server(self, server: ServerId) -> NodeId {
+        NodeId(u32::from(self.devices) + u32::from(server.0))
     }
 
     /// A host's node.
     pub fn host(self, host: HostId) -> NodeId {
-        NodeId(u32::from(self.devices) + u32::from(self.server) + host.0)
+        NodeId(u32::from(self.devices) + u32::from(self.servers) + host.0)
     }
 
     /// The role of a node.
     pub fn role(self, node: NodeId) -> Role {
-        let devices = u32::from(self.devices);
+        let (devices, servers) = (u32::from(self.devices), u32::from(self.servers));
         match node.0.checked_sub(devices) {
             None => Role::Device(DeviceId(node.0 as u16)),
-            Some(0) if self.server => Role::Server,
-            Some(n) => Role::Host(HostId(n - u32::from(self.server))),
+            Some(n) if n < servers => Role::Server(ServerId(n as u16)),
+            Some(n) => Role::Host(HostId(n - servers)),
         }
     }
 
     /// How many nodes there are.
     pub fn nodes(self) -> u32 {
-        u32::from(self.devices) + u32::from(self.server) + self.hosts
+        u32::from(self.devices) + u32::from(self.servers) + self.hosts
     }
 
     /// All nodes that are devices.
     pub fn all_devices(self) -> impl Iterator<Item = NodeId> {
         (0..u32::from(self.devices)).map(NodeId)
+    }
+
+    /// All nodes that are lock servers.
+    pub fn all_servers(self) -> impl Iterator<Item = NodeId> {
+        (0..self.servers).map(move |server| self.server(ServerId(server)))
     }
 
     /// All nodes that are hosts.
@@ -69,15 +74,15 @@ impl Places {
     pub(super) fn peer(self, node: NodeId) -> Option<Peer> {
         match self.role(node) {
             Role::Device(device) => Some(Peer::Device(device)),
-            Role::Server => Some(Peer::Server),
-            Role::Host(_) => None,
+            Role::Server(_) | Role::Host(_) => None,
         }
     }
 
-    pub(super) fn node(self, peer: Peer) -> NodeId {
+    /// The node of a device that gets a host's request. Lock servers get others.
+    pub(super) fn node(self, peer: Peer) -> Option<NodeId> {
         match peer {
-            Peer::Device(device) => self.device(device),
-            Peer::Server => self.server(),
+            Peer::Device(device) => Some(self.device(device)),
+            Peer::Server => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use lockify_array::{DeviceId, Layout, Redundancy, Scheme, Time};
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme, ServerId, Time};
 use lockify_sim::{
     Delay, DiskConfig, Fault, FaultKind, FaultMix, FaultPlan, LinkProfile, MICROSECOND,
     MILLISECOND, Nanos, NetworkConfig, NodeId, Random,
@@ -14,6 +14,7 @@ use crate::host::LEASE as SERVER_LEASE;
 use crate::medium::{BadSector, Failing};
 use crate::places::Places;
 use crate::setting::{Setting, Variants};
+use crate::succession::Succession;
 
 /// Before this time nothing fails: all have found each other.
 const START: Nanos = 5 * MILLISECOND;
@@ -35,12 +36,14 @@ pub enum Faults {
     Restarts,
     /// Hosts and the lock server crash, too, and devices stay away until the array goes on without them. Sectors fail.
     All,
+    /// All of these, in an array with several lock servers. They crash, stand still, and are cut off.
+    LockServers,
 }
 
 impl Faults {
     /// All, the mildest first.
-    pub const ALL: [Faults; 4] =
-        [Faults::None, Faults::Interruptions, Faults::Restarts, Faults::All];
+    pub const ALL: [Faults; 5] =
+        [Faults::None, Faults::Interruptions, Faults::Restarts, Faults::All, Faults::LockServers];
 
     /// Its name on command lines.
     pub fn name(self) -> &'static str {
@@ -49,7 +52,13 @@ impl Faults {
             Faults::Interruptions => "interruptions",
             Faults::Restarts => "restarts",
             Faults::All => "all",
+            Faults::LockServers => "lock-servers",
         }
+    }
+
+    /// Returns true if hosts crash and devices stay away, so that something is left for others to repair.
+    pub fn has_repairs(self) -> bool {
+        matches!(self, Faults::All | Faults::LockServers)
     }
 }
 
@@ -128,6 +137,8 @@ pub struct Scenario {
     pub flushes: Option<f64>,
     /// When all devices lose their power at once, if they do.
     pub blackout: Option<Nanos>,
+    /// The faults of several lock servers, if there are several.
+    pub succession: Option<Succession>,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// A run that has more events than this does not end: somebody tries again and again.
@@ -178,6 +189,7 @@ impl Scenario {
             losses: false,
             flushes: None,
             blackout: None,
+            succession: None,
             variants: Variants::default(),
             most_events: u64::MAX,
             #[cfg(feature = "mutations")]
@@ -188,6 +200,7 @@ impl Scenario {
         scenario.old_copy = scenario.draw_old_copy();
         scenario.draw_patches();
         scenario.draw_outage();
+        scenario.draw_succession();
         scenario
     }
 
@@ -195,7 +208,7 @@ impl Scenario {
     fn draw_old_copy(&self) -> Option<(Nanos, Nanos)> {
         let mut random = Random::seed_from_u64(self.seed ^ 0x01dc_0b1e);
         let sound = self.bad_sectors.is_empty();
-        if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
+        if !self.faults.has_repairs() || !sound || !random.random_ratio(1, 3) {
             return None;
         }
         let copied = random.random_range(START..self.quiet_at / 2);
@@ -206,7 +219,7 @@ impl Scenario {
     fn draw_outage(&mut self) {
         let mut random = Random::seed_from_u64(self.seed ^ 0x2006_0e00);
         let sound = self.bad_sectors.is_empty() && self.old_copy.is_none();
-        if self.faults != Faults::All || !sound || !random.random_ratio(1, 3) {
+        if !self.faults.has_repairs() || !sound || !random.random_ratio(1, 3) {
             return;
         }
         let size = self.layout.group_size();
@@ -220,6 +233,16 @@ impl Scenario {
         self.outage = Some(Outage { devices, power_loss, from, until });
         // Hosts go on for a while when they are back.
         self.quiet_at = self.quiet_at.max(until + random.random_range(1..100) * MILLISECOND);
+    }
+
+    /// Several lock servers, of which each may serve. The run is longer: another one serves a lease after the first has gone.
+    fn draw_succession(&mut self) {
+        if self.faults != Faults::LockServers || !self.scheme.has_server() {
+            return;
+        }
+        let mut random = Random::seed_from_u64(self.seed ^ 0x5ecc_e551);
+        self.quiet_at += 10 * LEASE;
+        self.succession = Some(Succession::draw(LEASE, &mut random));
     }
 
     /// Two runs in three have writes of less than a block, but for those with caches or an older copy: there they show known
@@ -240,7 +263,7 @@ impl Scenario {
         }
         self.losses = random.random_bool(0.5);
         // A bad sector beside a write that a restart has cut short may cost a block. Only with all faults may any be lost.
-        if random.random_bool(0.4) && self.faults == Faults::All {
+        if random.random_bool(0.4) && self.faults.has_repairs() {
             // One per run, which costs a block at most.
             self.bad_sectors.push(BadSector {
                 device: DeviceId(random.random_range(0..self.layout.devices())),
@@ -259,7 +282,7 @@ impl Scenario {
         self.flushes = Some(random.random_range(0.02..0.3)).filter(|_| volatile);
         let at = random.random_range(START..self.quiet_at);
         let blackout = volatile && random.random_bool(0.3);
-        let restarts = matches!(self.faults, Faults::Restarts | Faults::All);
+        let restarts = self.faults == Faults::Restarts || self.faults.has_repairs();
         self.blackout = Some(at).filter(|_| blackout && restarts);
     }
 
@@ -267,6 +290,15 @@ impl Scenario {
     pub fn setting(&self, trace_lines: usize) -> Setting {
         let mut setting = Setting::new(self.layout, self.scheme, self.hosts);
         setting.places = Places { devices: self.devices, ..setting.places };
+        if let Some(succession) = &self.succession {
+            setting.places.servers = succession.servers;
+            setting.server = Rc::new(|server| server.lease = LEASE);
+            setting.log = Delay::Uniform(20 * MICROSECOND, 400 * MICROSECOND);
+        }
+        #[cfg(feature = "mutations")]
+        {
+            setting.server_mutation = self.mutation;
+        }
         setting.network = NetworkConfig {
             link: LinkProfile { latency: self.latency.clone(), bandwidth: None },
             ..NetworkConfig::default()
@@ -346,7 +378,7 @@ impl Scenario {
         let devices: Vec<NodeId> = places.all_devices().collect();
         let everyone: Vec<NodeId> = (0..places.nodes()).map(NodeId).collect();
         use FaultKind::*;
-        let crashes = if self.faults == Faults::All { 2 } else { 0 };
+        let crashes = if self.faults.has_repairs() { 2 } else { 0 };
         let of_hosts =
             mix(vec![(Crash, crashes), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
         let restarts = if self.faults == Faults::Interruptions { 0 } else { 2 };
@@ -366,9 +398,9 @@ impl Scenario {
                 entries.push((until, Fault::Restart(node)));
             }
         }
-        if self.faults == Faults::All && places.server && random.random_bool(0.5) {
+        if self.faults == Faults::All && places.servers > 0 && random.random_bool(0.5) {
             let at = random.random_range(START..self.quiet_at);
-            let server = places.server();
+            let server = places.server(ServerId(0));
             entries.push((at, Fault::Crash { node: server, power_loss: false }));
             entries.push((at + duration, Fault::Restart(server)));
         }
@@ -378,6 +410,9 @@ impl Scenario {
                 let back = at + random.random_range(1..8) * MILLISECOND;
                 entries.push((back, Fault::Restart(node)));
             }
+        }
+        if let Some(succession) = &self.succession {
+            entries.extend(succession.faults(places, START..self.quiet_at));
         }
         FaultPlan::new(entries)
     }

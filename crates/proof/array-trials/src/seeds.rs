@@ -114,12 +114,16 @@ impl std::fmt::Display for Outcome {
             unflushed,
             restarts,
             repairs,
+            successions,
             lost,
             faults,
             events,
             longest,
             ..
         } = self;
+        if *successions > 0 {
+            write!(f, "{successions} times another lock server, ")?;
+        }
         write!(
             f,
             "{operations} operations, {failed} failed, {unflushed} flushes among them, {restarts} restarts, {repairs} repairs, {lost} blocks lost, \

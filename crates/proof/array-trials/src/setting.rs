@@ -82,8 +82,11 @@ pub struct Setting {
     pub host: Tune<HostConfig>,
     /// The changes to every device's default configuration.
     pub device: Tune<DeviceConfig>,
-    /// The changes to the lock server's default configuration.
+    /// The changes to a lock server's default configuration.
     pub server: Tune<ServerConfig>,
+    /// A rule that lock servers leave out.
+    #[cfg(feature = "mutations")]
+    pub server_mutation: Option<lockify_array::mutation::Mutation>,
 }
 
 impl Setting {
@@ -92,7 +95,11 @@ impl Setting {
         Setting {
             layout,
             scheme,
-            places: Places { devices: layout.devices(), server: scheme.has_server(), hosts },
+            places: Places {
+                devices: layout.devices(),
+                servers: u16::from(scheme.has_server()),
+                hosts,
+            },
             network: NetworkConfig::default(),
             disk: DiskConfig::default(),
             sectors_per_block: 1,
@@ -107,6 +114,8 @@ impl Setting {
             host: Rc::new(|_| ()),
             device: Rc::new(|_| ()),
             server: Rc::new(|_| ()),
+            #[cfg(feature = "mutations")]
+            server_mutation: None,
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Life, OpError, Span, Ticket, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Life, LockChange, OpError, Span, Ticket,
+    Work,
 };
 use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
@@ -19,7 +20,7 @@ use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
 use crate::medium::DISKS;
 use crate::places::{Places, Role};
 use crate::recorder::{Recorder, by};
-use crate::scenario::{Faults, Scenario};
+use crate::scenario::Scenario;
 
 /// By then, after the end of all faults, everything must be done.
 const PATIENCE: Nanos = 60 * SECOND;
@@ -48,6 +49,8 @@ pub struct Outcome {
     pub lost: u64,
     /// Repairs: hosts fenced, devices taken out, stripes rebuilt.
     pub repairs: u64,
+    /// How often a lock server has begun to serve in the place of another one.
+    pub successions: u64,
     /// Faults injected.
     pub faults: u64,
     /// Events that the engine handled.
@@ -67,6 +70,7 @@ impl Outcome {
         self.restarts += other.restarts;
         self.lost += other.lost;
         self.repairs += other.repairs;
+        self.successions += other.successions;
         self.faults += other.faults;
         self.events += other.events;
         self.longest = self.longest.max(other.longest);
@@ -258,6 +262,7 @@ impl<'a> Trial<'a> {
         }
         self.outcome.restarts = report.counts.restarts;
         self.outcome.repairs = self.caretaker.done;
+        self.outcome.successions = self.caretaker.successions;
         let faults = self.sim.fault_counts();
         self.outcome.faults = faults.iter().map(|(_, count)| count).sum();
         self.outcome.events = self.sim.stats().events;
@@ -295,7 +300,7 @@ impl<'a> Trial<'a> {
         for node in (0..self.places.nodes()).map(NodeId) {
             let name = match self.places.role(node) {
                 Role::Device(device) => device.to_string(),
-                Role::Server => "the lock server".to_owned(),
+                Role::Server(server) => server.to_string(),
                 Role::Host(host) => host.to_string(),
             };
             let status = self.sim.status(node);
@@ -357,6 +362,7 @@ impl<'a> Trial<'a> {
             }
             (_, Note::State(state)) => self.caretaker.learn(&state),
             (_, Note::Suspect(life) | Note::Silent(life)) => self.taken_for_dead(at, life),
+            (_, Note::Locks(change)) => self.ask_for_locks(at, change),
             // Its process ends.
             (Role::Device(_), Note::Broken(_)) => {
                 self.given_up.insert(node, at);
@@ -367,6 +373,19 @@ impl<'a> Trial<'a> {
             (_, Note::Failed(why)) => return Err(format!("{node} could not start: {why}")),
         }
         Ok(())
+    }
+
+    /// A lock server wants a change of the array's state. On real arrays its own process asks for it, as a host.
+    fn ask_for_locks(&mut self, at: Nanos, change: LockChange) {
+        let repair = Repair::Locks(change);
+        let hosts = self.places.all_hosts();
+        let is_there = |node: &NodeId| self.sim.running(*node).is_some_and(|n| n.host().is_some());
+        let running: Vec<NodeId> = hosts.filter(is_there).collect();
+        if running.is_empty() || !self.caretaker.begins(at, repair) {
+            return;
+        }
+        let node = running[self.random.random_range(0..running.len())];
+        self.repair(at, node, repair.work(), Asked::Repair(repair));
     }
 
     /// A host was silent for too long: it is fenced, and has to start again when it notices.
@@ -670,7 +689,7 @@ impl<'a> Trial<'a> {
 
     /// Returns true if a repair remains to be done.
     fn repairs(&self) -> bool {
-        self.scenario.faults == Faults::All
+        self.scenario.faults.has_repairs()
     }
 
     fn client(

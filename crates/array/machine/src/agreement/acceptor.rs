@@ -73,7 +73,7 @@ impl Acceptor {
                     return (Agreed::Missing(self.state.epoch), false);
                 }
                 self.promised = ballot;
-                let accepted = Some((ballot, state));
+                let accepted = Some((ballot, *state));
                 let changed = self.accepted != accepted;
                 self.accepted = accepted;
                 (Agreed::Accepted, changed)

@@ -52,7 +52,7 @@ pub enum Agree {
         /// The attempt.
         ballot: Ballot,
         /// The proposed state.
-        state: ArrayState,
+        state: Box<ArrayState>,
     },
 }
 

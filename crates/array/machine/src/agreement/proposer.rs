@@ -166,7 +166,7 @@ impl Proposer {
                     },
                 };
                 self.ask(Phase::Accepting(next.clone()));
-                Some(Step::AskAll(Agree::Accept { ballot: self.ballot, state: next }))
+                Some(Step::AskAll(Agree::Accept { ballot: self.ballot, state: Box::new(next) }))
             }
             Phase::Accepting(state) => {
                 self.state = state;

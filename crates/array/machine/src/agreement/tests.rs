@@ -12,7 +12,7 @@ fn life(host: u32) -> Life {
 
 enum Letter {
     Ask { host: usize, voter: usize, ask: Agree },
-    Answer { host: usize, voter: usize, ballot: Ballot, accepting: bool, answer: Agreed },
+    Answer { host: usize, voter: usize, ballot: Ballot, accepting: bool, answer: Box<Agreed> },
 }
 
 struct World {
@@ -61,6 +61,7 @@ impl World {
                     Agree::Accept { ballot, .. } => (*ballot, true),
                 };
                 let (answer, _) = self.voters[voter].handle(ask, false);
+                let answer = Box::new(answer);
                 self.letters.push(Letter::Answer { host, voter, ballot, accepting, answer });
             }
             Letter::Answer { host, voter, ballot, accepting, answer } => {
@@ -72,11 +73,11 @@ impl World {
                 if current != (ballot, accepting) {
                     return;
                 }
-                if let Agreed::Missing(_) = answer {
+                if let Agreed::Missing(_) = *answer {
                     let state = self.hosts[host].state().clone();
                     self.voters[voter].install(&state);
                 }
-                if let Some(step) = self.hosts[host].answer(DeviceId(voter as u16), answer) {
+                if let Some(step) = self.hosts[host].answer(DeviceId(voter as u16), *answer) {
                     self.step(host, step);
                 }
             }
@@ -145,8 +146,8 @@ fn what_a_majority_accepted_survives_its_proposer() {
     let state = first.changed(Change::Fail(DeviceId(2), 0)).unwrap().unwrap();
     for voter in &mut voters[..2] {
         voter.handle(Agree::Promise { epoch: state.epoch, ballot: dead }, false);
-        let (answer, save) =
-            voter.handle(Agree::Accept { ballot: dead, state: state.clone() }, false);
+        let accept = Agree::Accept { ballot: dead, state: Box::new(state.clone()) };
+        let (answer, save) = voter.handle(accept, false);
         assert_eq!((answer, save), (Agreed::Accepted, true));
     }
     // Another host, which knows nothing of it and reaches a different majority, has to propose the same.
@@ -159,7 +160,7 @@ fn what_a_majority_accepted_survives_its_proposer() {
         step = proposer.answer(DeviceId(voter as u16), answer);
     }
     let Some(Step::AskAll(Agree::Accept { state: proposed, .. })) = step else { panic!() };
-    assert_eq!(proposed, state);
+    assert_eq!(*proposed, state);
 }
 
 #[test]

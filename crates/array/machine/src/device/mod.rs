@@ -17,9 +17,11 @@
 //! | `term.rs` | after a time away: the device serves when it has been let in again |
 //! | `readmission.rs` | after a restart: hosts finish their writes before others are served |
 //! | `suspect.rs` | stripes that have to be checked after a restart before they are used |
+//! | `attendance.rs` | how long no lock server has served |
 //!
 //! The other schemes need nothing here: their reads and writes go to the disk as they come.
 
+mod attendance;
 mod covered;
 mod disk;
 mod durable;
@@ -50,6 +52,7 @@ use crate::{
     Extent, Header, Layout, Life, Scheme, Stamp, Time,
 };
 
+use attendance::Attendance;
 use disk::{Begin, Disk, Job, Purpose};
 use durable::Durable;
 use locks::Locks;
@@ -61,6 +64,7 @@ use record::Record;
 use suspect::Suspects;
 use tso::Tso;
 
+pub use attendance::Attended;
 pub use medium::MediumCounts;
 pub use record::BootError;
 pub use view::RecordView;
@@ -270,6 +274,7 @@ pub struct Device {
     suspects: Suspects,
     marks: Marks,
     readmission: Readmission,
+    attendance: Attendance,
     /// Writes that were taken up again.
     taken: u64,
     disk: Disk,
@@ -315,6 +320,7 @@ impl Device {
             heard: record.holders.iter().map(|life| (*life, boot.now)).collect(),
             silence: (!record.holders.is_empty()).then(|| boot.now.saturating_add(config.lease)),
             readmission,
+            attendance: Attendance::at_start(boot.now, record.state()),
             taken: 0,
             disk: Disk::new(config.durable),
             durable: Durable::at_start(&record),

@@ -188,7 +188,7 @@ impl Device {
     pub(super) fn forget_readmission(&mut self) {
         let awaited = std::mem::take(&mut self.readmission);
         for (_, request) in awaited.waiting {
-            self.reply(request.call, true, Answer::Stale(self.record.state().clone()));
+            self.reply(request.call, true, Answer::Stale(Box::new(self.record.state().clone())));
         }
     }
 

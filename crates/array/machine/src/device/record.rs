@@ -9,7 +9,7 @@ use super::DeviceBoot;
 use super::covered::Covered;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life, Node, NodeName, Nodes};
+use crate::{ArrayState, Condition, DeviceId, Epoch, Life, LockService, Node, NodeName, Nodes};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,6 +27,8 @@ const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 /// [`Condition`] has got variants since, behind the former ones. So this release reads earlier records of this format. An earlier
 /// release refuses a record with such a variant.
 const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
+/// Begins a record of the format with [`ArrayState::locks`].
+const FIFTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc];
 
 /// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -80,12 +82,13 @@ impl Record {
 
     pub(super) fn encode(&self) -> Bytes {
         // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_extend(self, FOURTH.to_vec()).unwrap_or_default())
+        Bytes::from(postcard::to_extend(self, FIFTH.to_vec()).unwrap_or_default())
     }
 
     /// The version of a record's format.
     pub(super) fn format(bytes: &[u8]) -> u32 {
         match bytes {
+            _ if bytes.starts_with(&FIFTH) => 5,
             _ if bytes.starts_with(&FOURTH) => 4,
             _ if bytes.starts_with(&THIRD) => 3,
             _ if bytes.starts_with(&SECOND) => 2,
@@ -94,8 +97,11 @@ impl Record {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
-        if let Some(latest) = bytes.strip_prefix(&FOURTH) {
+        if let Some(latest) = bytes.strip_prefix(&FIFTH) {
             return postcard::from_bytes(latest).ok();
+        }
+        if let Some(fourth) = bytes.strip_prefix(&FOURTH) {
+            return postcard::from_bytes::<FourthRecord>(fourth).ok().map(Record::from);
         }
         if let Some(third) = bytes.strip_prefix(&THIRD) {
             return postcard::from_bytes::<ThirdRecord>(third).ok().map(Record::from);
@@ -113,6 +119,48 @@ type OldAcceptor<S> = (S, Ballot, Option<(Ballot, S)>);
 fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> Acceptor {
     let accepted = accepted.map(|(ballot, state)| (ballot, state.into()));
     Acceptor::resume(state.into(), promised, accepted)
+}
+
+/// A record without [`ArrayState::locks`].
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct FourthRecord {
+    acceptor: OldAcceptor<FourthState>,
+    fenced: Fences,
+    dirty: BTreeSet<u64>,
+    holders: BTreeSet<Life>,
+    term: u64,
+    key: u64,
+    asked: u64,
+    durable: Covered,
+}
+
+impl From<FourthRecord> for Record {
+    fn from(fourth: FourthRecord) -> Record {
+        let FourthRecord { acceptor, fenced, dirty, holders, term, key, asked, durable } = fourth;
+        Record { acceptor: resumed(acceptor), fenced, dirty, holders, term, key, asked, durable }
+    }
+}
+
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct FourthState {
+    epoch: Epoch,
+    since: Epoch,
+    devices: Vec<Condition>,
+    terms: Vec<u64>,
+    keys: Vec<u64>,
+    hosts: u64,
+    newest_host: u64,
+    nodes: Nodes,
+}
+
+impl From<FourthState> for ArrayState {
+    fn from(fourth: FourthState) -> ArrayState {
+        let FourthState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = fourth;
+        let locks = LockService::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
+    }
 }
 
 /// A record whose hosts have no [`crate::Usage`].
@@ -153,7 +201,8 @@ impl From<ThirdState> for ArrayState {
     fn from(third: ThirdState) -> ArrayState {
         let ThirdState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = third;
         let nodes = nodes.into_iter().map(|(name, hosts)| Node::of_earlier(name, hosts)).collect();
-        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }
+        let locks = LockService::default();
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
     }
 }
 
@@ -193,8 +242,8 @@ struct SecondState {
 impl From<SecondState> for ArrayState {
     fn from(second: SecondState) -> ArrayState {
         let SecondState { epoch, since, devices, terms, keys, hosts, newest_host } = second;
-        let nodes = Nodes::default();
-        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }
+        let (nodes, locks) = (Nodes::default(), LockService::default());
+        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
     }
 }
 
@@ -222,8 +271,8 @@ impl From<FirstState> for ArrayState {
     fn from(first: FirstState) -> ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
         let keys = vec![0; terms.len()];
-        let nodes = Nodes::default();
-        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes }
+        let (nodes, locks) = (Nodes::default(), LockService::default());
+        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes, locks }
     }
 }
 
@@ -301,8 +350,25 @@ mod tests {
             assert!(record.state().nodes.has(2, 6));
             assert_eq!(record.state().nodes.of_host(2).unwrap().name, name);
             assert_eq!(Record::decode(&record.encode()), Some(record.clone()));
-            let formats = [&bytes[..], &third, &wanted.encode()].map(Record::format);
-            assert_eq!(formats, [2, 3, 4]);
+            let state = |nodes: Nodes| FourthState {
+                epoch: Epoch(epoch),
+                since: Epoch(1),
+                devices: vec![Condition::Good, Condition::Rebuilding { done: 7 }],
+                terms: vec![3, 4],
+                keys: vec![0, 0],
+                hosts: 2,
+                newest_host: 6,
+                nodes,
+            };
+            let state = || state(record.state().nodes.clone());
+            let acceptor = (state(), ballot, Some((ballot, state())));
+            let Record { fenced, dirty, holders, durable, .. } = record.clone();
+            let fourth =
+                FourthRecord { acceptor, fenced, dirty, holders, term, key, asked, durable };
+            let fourth = postcard::to_extend(&fourth, FOURTH.to_vec()).unwrap();
+            assert_eq!(Record::decode(&fourth), Some(record));
+            let formats = [&bytes[..], &third, &fourth, &wanted.encode()].map(Record::format);
+            assert_eq!(formats, [2, 3, 4, 5]);
         }
         let record = |devices: Vec<Condition>| {
             let state = ArrayState { devices, ..ArrayState::new(2) };
@@ -319,5 +385,6 @@ mod tests {
         assert_eq!(Record::decode(&SECOND), None);
         assert_eq!(Record::decode(&THIRD), None);
         assert_eq!(Record::decode(&FOURTH), None);
+        assert_eq!(Record::decode(&FIFTH), None);
     }
 }

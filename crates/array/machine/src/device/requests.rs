@@ -112,7 +112,7 @@ impl Device {
                 self.flush_disk(now, newest, Some(call));
             }
             Action::Lease => effects.push(Effect::answer(call, Answer::Done)),
-            Action::Install(state) => self.install(now, call, state, effects),
+            Action::Install(state) => self.install(now, call, *state, effects),
             Action::Agree(ask) => self.vote(call, ask, effects),
             Action::Fence { life } => self.fence(now, call, life, effects),
             Action::Clear { life } => self.clear(now, call, life, effects),
@@ -152,7 +152,7 @@ impl Device {
         }
         let since = self.record.state().since;
         if epoch < since {
-            return Err(Answer::Stale(self.record.state().clone()));
+            return Err(Answer::Stale(Box::new(self.record.state().clone())));
         }
         if epoch > since {
             return Err(Answer::Behind(since));

@@ -48,6 +48,7 @@ impl ArrayHost {
         let fits = state.since == self.state.since;
         self.state = state.clone();
         self.output.push_back(HostOutput::State(state));
+        self.learn_term();
         if fits {
             return;
         }

@@ -44,7 +44,7 @@ use crate::message::{Reply, Request};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::{
-    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme,
+    ArrayState, DeviceId, Epoch, HostAnswer, Layout, Life, OpError, OpId, Peer, Scheme, ServerId,
     ServerReply, ServerRequest, Stamp, Ticket, Time, Work,
 };
 
@@ -141,8 +141,18 @@ pub enum HostInput {
         /// The reply.
         reply: Reply,
     },
-    /// The lock server has said something. Its connection delivers in order, and nothing of an earlier one.
-    Server(ServerReply),
+    /// A lock server has said something. Its connection delivers in order, and nothing of an earlier one.
+    Server {
+        /// Which one.
+        from: ServerId,
+        /// The reply.
+        reply: ServerReply,
+    },
+    /// There is a new connection to a lock server, or one has broken.
+    ServerLink {
+        /// Which one.
+        server: ServerId,
+    },
     /// There is a new connection to a peer. Its unanswered requests are sent again.
     Connected {
         /// Whom to.
@@ -173,8 +183,10 @@ pub enum HostOutput {
         /// The request to the device.
         request: Request,
     },
-    /// Send a request to the lock server, behind those before. If there is no connection, it may be dropped.
+    /// Send a request to a lock server, behind those before. If there is no connection, it may be dropped.
     SendServer {
+        /// Which one.
+        to: ServerId,
         /// The request to the lock server.
         request: ServerRequest,
     },
@@ -320,9 +332,8 @@ impl ArrayHost {
             HostInput::Submit { ticket, work } => self.submit(now, ticket, work),
             HostInput::Reply { from, reply } => self.reply(now, from, reply),
             // The server's messages begin after the host has named itself.
-            HostInput::Connected { peer: Peer::Server, .. }
-            | HostInput::Disconnected { peer: Peer::Server } => self.server_lost(),
-            HostInput::Server(reply) => self.server_reply(now, reply),
+            HostInput::ServerLink { server } => self.server_link(server),
+            HostInput::Server { from, reply } => self.server_reply(now, from, reply),
             HostInput::Connected { peer, boot } => self.connected(now, peer, boot),
             HostInput::Disconnected { peer } => self.not_informed(now, peer),
             HostInput::State(state) => self.adopt(now, state),

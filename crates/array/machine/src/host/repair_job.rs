@@ -105,7 +105,7 @@ struct Gathered {
 /// The reason why a stage does not end with its answers.
 enum Unusable {
     /// A device has a newer state of the array.
-    Stale(ArrayState),
+    Stale(Box<ArrayState>),
     /// A device answers as none should.
     Odd(String),
 }
@@ -419,7 +419,7 @@ impl ArrayHost {
                 let (to, away): (Vec<Peer>, Vec<Peer>) =
                     serving.iter().copied().partition(connected);
                 away.into_iter().for_each(|peer| self.owed.inform_later(peer));
-                let action = Action::Install(self.state.clone());
+                let action = Action::Install(Box::new(self.state.clone()));
                 Role::Tell { to, action, answers: Vec::new() }
             }
             RepairStage::Gathering(device) => {
@@ -558,7 +558,7 @@ impl ArrayHost {
             Ok(gathered) => gathered,
             // Devices have come or gone. By the new state, other devices have to be told.
             Err(Unusable::Stale(state)) => {
-                self.adopt(now, state);
+                self.adopt(now, *state);
                 return self.go_on(now, id);
             }
             Err(Unusable::Odd(what)) => return self.over(now, id, Err(OpError::State(what))),

@@ -61,7 +61,7 @@ impl ArrayHost {
         }
         if out.hidden {
             if let Answer::Stale(state) = reply.answer {
-                self.adopt(now, state);
+                self.adopt(now, *state);
             }
             return self.tidy(seq);
         }
@@ -124,7 +124,7 @@ impl ArrayHost {
             // These may also answer a request that has come before, and was granted then.
             Answer::Stale(state) => {
                 let planned_anew = state.since > self.state.since;
-                self.adopt(now, state);
+                self.adopt(now, *state);
                 if !planned_anew {
                     self.restart(now, seq, 0);
                 }
@@ -157,7 +157,7 @@ impl ArrayHost {
             }
             Answer::Stale(state) => {
                 sibling.refused = Some(Refused::Epoch);
-                self.adopt(now, state);
+                self.adopt(now, *state);
                 self.phase_ends(now, seq);
             }
             Answer::Suspect { stripe } => {
@@ -203,7 +203,7 @@ impl ArrayHost {
         let op = OpId { life: self.config.life, seq: 0 };
         let call = Call { op, sibling: INSTALL, step: 0 };
         let stamp = Stamp { time: now, host: self.config.life.host.0 };
-        let action = Action::Install(self.state.clone());
+        let action = Action::Install(Box::new(self.state.clone()));
         self.post(now, to, Request { call, stamp, epoch: self.state.since, action });
     }
 

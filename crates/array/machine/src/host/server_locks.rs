@@ -2,8 +2,8 @@
 //! them when all of phase 2 is answered. With callback locking (docs/design/array.md 2.2) it keeps them until the server calls
 //! them back.
 //!
-//! The connection delivers in order. On every new one the server names its incarnation. The host registers its locks
-//! (docs/design/array.md 3.6), and then repeats unanswered messages. The answer to a message proves that earlier messages have
+//! The connection delivers in order. On every new one the server that serves names its term. The host registers its locks
+//! (docs/design/array.md 3.6), and then repeats unanswered messages. It hears the server of the newest term, and no other. The answer to a message proves that earlier messages have
 //! arrived. Nobody acknowledges returned parts; this is how the host knows that they have arrived.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Past};
 use crate::plan::{self, Plan};
 use crate::{
-    Held, Layout, LockMode, LockRange, OpError, OpId, PartId, Peer, Scheme, ServerReply,
+    Held, Layout, LockMode, LockRange, OpError, OpId, PartId, Peer, Scheme, ServerId, ServerReply,
     ServerRequest, Stamp, Time,
 };
 
@@ -68,6 +68,9 @@ pub(super) struct ServerLocks {
     cache: Option<LockCache>,
     /// The locks have been registered on the present connection.
     registered: bool,
+    /// The server of the newest term that has said so, and that term.
+    server: ServerId,
+    term: u64,
     /// How long the server believes a host that says nothing.
     lease: Time,
     /// By the number of the try.
@@ -89,6 +92,8 @@ impl ServerLocks {
         scheme.has_server().then(|| ServerLocks {
             cache: (scheme == Scheme::CallbackLocking).then(LockCache::default),
             registered: false,
+            server: ServerId(0),
+            term: 0,
             lease,
             sets: BTreeMap::new(),
             returned: VecDeque::new(),
@@ -321,7 +326,7 @@ impl ArrayHost {
         locks.sent += 1;
         if locks.registered {
             self.counts.requests += 1;
-            self.output.push_back(HostOutput::SendServer { request });
+            self.output.push_back(HostOutput::SendServer { to: locks.server, request });
         }
         locks.sent
     }
@@ -360,16 +365,51 @@ impl ArrayHost {
         };
     }
 
-    /// The connection has broken; the server says which incarnation it is on the next.
-    pub(super) fn server_lost(&mut self) {
-        if let Some(locks) = &mut self.locks {
-            locks.registered = false;
-            locks.renewal = None;
+    /// There is another connection to a server, or none; if it serves, it says so on the next.
+    pub(super) fn server_link(&mut self, server: ServerId) {
+        if self.locks.as_ref().is_some_and(|locks| locks.server == server) {
+            self.server_lost();
         }
     }
 
-    pub(super) fn server_reply(&mut self, now: Time, reply: ServerReply) {
-        if self.fenced || self.locks.is_none() {
+    fn server_lost(&mut self) {
+        if let Some(locks) = &mut self.locks {
+            locks.registered = false;
+            locks.renewal = None;
+            self.owed.disconnected(Peer::Server);
+        }
+    }
+
+    /// The array has agreed on a newer term. What a server of an older one grants does not count.
+    pub(super) fn learn_term(&mut self) {
+        let newest = self.state.locks.term;
+        if self.locks.as_ref().is_some_and(|locks| locks.term < newest) {
+            self.server_lost();
+        }
+    }
+
+    /// Returns true if this server serves, as far as this host knows. A welcome tells.
+    fn hears(&mut self, from: ServerId, reply: &ServerReply) -> bool {
+        let newest = self.state.locks.term;
+        let Some(locks) = &mut self.locks else { return false };
+        match reply {
+            ServerReply::Welcome { incarnation, .. } => {
+                let is_newer = *incarnation > locks.term;
+                let is_same = *incarnation == locks.term && locks.server == from;
+                let hears = *incarnation >= newest && (is_newer || is_same);
+                if hears {
+                    (locks.server, locks.term) = (from, *incarnation);
+                }
+                hears
+            }
+            // For ever, whoever says so.
+            ServerReply::Fenced { life, .. } if *life == self.config.life => true,
+            _ => locks.server == from && locks.registered,
+        }
+    }
+
+    pub(super) fn server_reply(&mut self, now: Time, from: ServerId, reply: ServerReply) {
+        if self.fenced || !self.hears(from, &reply) {
             return;
         }
         match reply {
@@ -413,6 +453,7 @@ impl ArrayHost {
 
     /// The server does not know this host's locks, or there is a new connection.
     fn register(&mut self, now: Time, incarnation: u64, lease: Time) {
+        self.owed.connected(Peer::Server);
         let Some(locks) = &mut self.locks else { return };
         locks.lease = lease;
         locks.registered = true;
@@ -420,7 +461,7 @@ impl ArrayHost {
         locks.renewed = now;
         let (held, newest) = (locks.held(), self.clock.newest());
         let request = ServerRequest::Register { incarnation, held, newest };
-        self.output.push_back(HostOutput::SendServer { request });
+        self.output.push_back(HostOutput::SendServer { to: locks.server, request });
         let returned = std::mem::take(&mut locks.returned);
         let unanswered = locks.sets.iter().filter(|(_, set)| set.stage != SetStage::Granted);
         let unanswered: Vec<u64> = unanswered.map(|(seq, _)| *seq).collect();
@@ -526,7 +567,8 @@ impl ArrayHost {
             locks.sent += 1;
             locks.renewal.get_or_insert((locks.sent, now));
             self.counts.leases += 1;
-            self.output.push_back(HostOutput::SendServer { request: ServerRequest::Renew });
+            let (to, request) = (locks.server, ServerRequest::Renew);
+            self.output.push_back(HostOutput::SendServer { to, request });
         }
     }
 

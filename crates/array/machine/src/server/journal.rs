@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Past;
 use crate::server::message::{LockRange, PartId, ServerReply};
-use crate::{HostId, Life, OpId, Time};
+use crate::{HostId, Life, OpId, ServerId, Time};
 
 /// Names a write of the log until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -64,6 +64,11 @@ pub(super) enum Entry {
     /// The newest timestamp of a release; it comes before the release's own entry.
     Newest {
         time: Time,
+    },
+    /// The log of this lock server has this key: see [`crate::LockService::complete`].
+    Key {
+        server: ServerId,
+        key: u64,
     },
 }
 
@@ -145,7 +150,7 @@ impl Journal {
     }
 }
 
-fn encode(entries: &[Entry]) -> Bytes {
+pub(super) fn encode(entries: &[Entry]) -> Bytes {
     // Writing plain data to memory cannot fail.
     Bytes::from(postcard::to_allocvec(entries).unwrap_or_default())
 }

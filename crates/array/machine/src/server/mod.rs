@@ -39,9 +39,13 @@
 //! **Restart**: the log restores the table, with a new incarnation. Each host in the table has to register within a
 //! lease. A host that does not is suspect.
 
+mod copies;
 mod journal;
 mod message;
+mod replica;
 mod restore;
+mod service;
+mod standby;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -50,12 +54,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+pub use copies::CopyMessage;
 pub use journal::{LogAsk, LogToken};
 pub use message::{Held, LockMode, LockRange, PartId, ServerReply, ServerRequest};
+pub use replica::{Replica, ReplicaConfig, ReplicaInput, ReplicaOutput};
+pub use service::{LockChange, LockService};
 
 use crate::message::Past;
-use crate::{HostId, Life, OpId, Scheme, Time};
-use journal::{Entry, Journal, decode};
+use crate::{HostId, Life, OpId, Scheme, ServerId, Time};
+use journal::{Entry, Journal, decode, encode};
 use table::{Order, Table};
 
 /// More ranges than this in one lock set are refused.
@@ -143,6 +150,8 @@ struct RegisteredHost {
 pub struct LockServer {
     config: ServerConfig,
     incarnation: u64,
+    /// The key of its log, and whose log that is.
+    key: Option<(ServerId, u64)>,
     now: Time,
     table: Table,
     hosts: BTreeMap<Life, RegisteredHost>,
@@ -167,14 +176,36 @@ pub struct LockServer {
 }
 
 impl LockServer {
-    /// Starts a server with the records of its log; none for a new one.
+    /// Starts a server with the records of its log; none for a new one. Its incarnation is the next one after that of the log.
     pub fn new(config: ServerConfig, log: &[Bytes], now: Time) -> Result<Self, ServerError> {
+        let mut server = LockServer::restored(config, log, now)?;
+        let incarnation = server.incarnation + 1;
+        server.begin(incarnation);
+        Ok(server)
+    }
+
+    /// As [`LockServer::new`], for the term that the array has agreed on. The log has this key.
+    pub(crate) fn in_term(
+        config: ServerConfig,
+        log: &[Bytes],
+        now: Time,
+        term: u64,
+        key: (ServerId, u64),
+    ) -> Result<Self, ServerError> {
+        let mut server = LockServer::restored(config, log, now)?;
+        server.key = Some(key);
+        server.begin(term);
+        Ok(server)
+    }
+
+    fn restored(config: ServerConfig, log: &[Bytes], now: Time) -> Result<Self, ServerError> {
         if !config.scheme.has_server() {
             return Err(ServerError::Scheme(config.scheme));
         }
         let mut server = LockServer {
             config,
             incarnation: 0,
+            key: None,
             now,
             table: Table::default(),
             hosts: BTreeMap::new(),
@@ -197,16 +228,23 @@ impl LockServer {
             entries.into_iter().for_each(|entry| server.replay(entry));
         }
         server.journal.restored(count);
-        server.incarnation += 1;
-        server.journal.commit(Entry::Started { incarnation: server.incarnation }, None);
-        // docs/design/array.md 3.6: who held something has a lease's time to say so.
-        let lives: BTreeSet<Life> = server.table.iter().map(|(_, r)| r.op.life).collect();
-        for life in lives {
-            let host =
-                RegisteredHost { registered: false, expiry: now.saturating_add(config.lease) };
-            server.hosts.insert(life, host);
-        }
         Ok(server)
+    }
+
+    fn begin(&mut self, incarnation: u64) {
+        self.incarnation = incarnation;
+        self.journal.commit(Entry::Started { incarnation }, None);
+        // docs/design/array.md 3.6: who held something has a lease's time to say so.
+        let lives: BTreeSet<Life> = self.table.iter().map(|(_, r)| r.op.life).collect();
+        let expiry = self.now.saturating_add(self.config.lease);
+        for life in lives {
+            self.hosts.insert(life, RegisteredHost { registered: false, expiry });
+        }
+    }
+
+    /// All that a copy of the log has to have, as one record.
+    pub(crate) fn whole(&self) -> Bytes {
+        encode(&self.snapshot())
     }
 
     fn raise(&mut self, life: Life) {

@@ -11,6 +11,8 @@ impl LockServer {
     pub(super) fn replay(&mut self, entry: Entry) {
         match entry {
             Entry::Started { incarnation } => self.incarnation = incarnation,
+            // A copy of the whole table has it, and the entry itself comes behind.
+            Entry::Granted { op, .. } if self.table.order_of(op).is_some() => {}
             Entry::Granted { op, ranges, past } => {
                 let Some(&(last, _)) = ranges.last() else { return };
                 let all: Vec<LockRange> = ranges.iter().map(|&(_, range)| range).collect();
@@ -54,6 +56,7 @@ impl LockServer {
             }
             Entry::Floor { host, incarnation } => self.raise(Life { host, incarnation }),
             Entry::Newest { time } => self.newest = self.newest.max(time),
+            Entry::Key { .. } => {}
         }
     }
 
@@ -63,6 +66,7 @@ impl LockServer {
             self.fenced.iter().map(|(&host, &incarnation)| Entry::Floor { host, incarnation }),
         );
         entries.push(Entry::Newest { time: self.newest });
+        entries.extend(self.key.map(|(server, key)| Entry::Key { server, key }));
         entries.extend(self.uncleared.iter().map(|&life| Entry::Fenced { life }));
         entries.extend(self.table.iter().filter(|(_, r)| r.granted).map(|(_, request)| {
             let ranges = request.parts.iter().enumerate();

@@ -5,7 +5,8 @@ use lockify_array::message::{Action, Answer, Blocks, Call, Doubt, Past, Reply, R
 use lockify_array::{
     ArrayHost, ArrayState, BadBlock, Block, BlockError, Change, Device, DeviceBoot, DeviceConfig,
     DeviceId, DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, Epoch, Extent, Header, HostConfig,
-    HostInput, HostOutput, Life, OpError, OpId, Peer, Scheme, Span, Stamp, Ticket, Time, Work,
+    HostInput, HostOutput, Life, OpError, OpId, Peer, Scheme, ServerId, Span, Stamp, Ticket, Time,
+    Work,
 };
 
 use crate::world::{MS, START, World, life, raid5};
@@ -40,7 +41,10 @@ impl Rig {
     fn let_in(&mut self) {
         let change = self.device.wants_in().unwrap();
         let state = self.device.state().changed(change).unwrap().unwrap();
-        assert_eq!(self.ask_at(START, 900, START, Action::Install(state)), [Answer::Done]);
+        assert_eq!(
+            self.ask_at(START, 900, START, Action::Install(Box::new(state))),
+            [Answer::Done]
+        );
         assert!(self.device.is_let_in());
     }
 
@@ -202,8 +206,11 @@ fn an_older_write_is_not_taken_up_over_what_a_newer_one_has_torn() {
 fn older_and_newer_states_are_told_apart() {
     let mut rig = Rig::new(Scheme::ZeroOverhead);
     let newer = ArrayState { epoch: Epoch(3), since: Epoch(3), ..ArrayState::new(5) };
-    assert_eq!(rig.ask_at(START, 1, START, Action::Install(newer.clone())), [Answer::Done]);
-    assert_eq!(rig.ask_at(START, 2, START, read(B)), [Answer::Stale(newer.clone())]);
+    assert_eq!(
+        rig.ask_at(START, 1, START, Action::Install(Box::new(newer.clone()))),
+        [Answer::Done]
+    );
+    assert_eq!(rig.ask_at(START, 2, START, read(B)), [Answer::Stale(Box::new(newer.clone()))]);
     let call = Call { op: OpId { life: life(1), seq: 3 }, sibling: 0, step: 1 };
     let request = Request { call, stamp: Stamp::default(), epoch: Epoch(4), action: read(B) };
     rig.device.handle(START, DeviceInput::Request { from: life(1), request });
@@ -216,7 +223,7 @@ fn older_and_newer_states_are_told_apart() {
     // An older one changes nothing, one of another array is refused.
     let mut rig = Rig::new(Scheme::ZeroOverhead);
     let other = ArrayState { epoch: Epoch(9), ..ArrayState::new(4) };
-    assert_eq!(rig.ask_at(START, 1, START, Action::Install(other)), [Answer::Invalid]);
+    assert_eq!(rig.ask_at(START, 1, START, Action::Install(Box::new(other))), [Answer::Invalid]);
     assert_eq!(rig.device.state().epoch, Epoch(1));
 }
 
@@ -329,7 +336,7 @@ fn what_was_not_answered_is_sent_again_on_a_new_connection() {
         panic!("{again:?}")
     };
     assert_eq!(*peer, sent[0].0);
-    host.handle(START, HostInput::Connected { peer: Peer::Server, boot: 1 });
+    host.handle(START, HostInput::ServerLink { server: ServerId(0) });
     assert_eq!(requests(&mut host), []);
     // The device has restarted: its former grants are void.
     host.handle(START, HostInput::Connected { peer: sent[0].0, boot: 2 });
@@ -511,12 +518,12 @@ fn a_device_that_is_rebuilt_has_no_leftovers_of_before() {
     let mut rig = fenced_with_a_pre_write();
     let change = |state: &ArrayState, change| state.changed(change).unwrap().unwrap();
     let failed = change(rig.device.state(), Change::Fail(DeviceId(0), 0));
-    assert_eq!(rig.ask_at(START, 2, START, Action::Install(failed)), [Answer::Done]);
+    assert_eq!(rig.ask_at(START, 2, START, Action::Install(failed.into())), [Answer::Done]);
     let mut rig = restarted(&rig);
     let rebuilding = change(rig.device.state(), Change::Rebuild(DeviceId(0)));
     let rebuilt = change(&rebuilding, rebuilding.rebuilt(DeviceId(0), u64::MAX));
     for (seq, state) in [(3, rebuilding), (4, rebuilt)] {
-        assert_eq!(rig.ask_at(START, seq, START, Action::Install(state)), [Answer::Done]);
+        assert_eq!(rig.ask_at(START, seq, START, Action::Install(state.into())), [Answer::Done]);
     }
     assert!(rig.device.suspects_stripe(0));
     let since = rig.device.state().since;

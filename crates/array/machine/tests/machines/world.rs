@@ -9,8 +9,8 @@ use lockify_array::{
     ArrayHost, ArrayState, BadBlock, Block, BlockError, Change, Device, DeviceBoot, DeviceConfig,
     DeviceEvent, DeviceId, DeviceInput, DeviceOutput, DiskAnswer, DiskAsk, DiskError, Header,
     HostAnswer, HostConfig, HostId, HostInput, HostOutput, Layout, Life, LockServer, LogAsk,
-    OpError, OpId, Peer, Redundancy, Scheme, ServerConfig, ServerInput, ServerOutput, ServerReply,
-    ServerRequest, Span, Stamp, Ticket, Time, Work,
+    OpError, OpId, Peer, Redundancy, Scheme, ServerConfig, ServerId, ServerInput, ServerOutput,
+    ServerReply, ServerRequest, Span, Stamp, Ticket, Time, Work,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -283,7 +283,7 @@ impl World {
         let now = self.host_now(host);
         let life = self.hosts[host].life();
         if let (Some(server), false) = (&mut self.server, self.dead_hosts.contains(&host)) {
-            self.hosts[host].handle(now, HostInput::Connected { peer: Peer::Server, boot: 0 });
+            self.hosts[host].handle(now, HostInput::ServerLink { server: ServerId(0) });
             server.handle(self.now, ServerInput::Connected { life });
         }
     }
@@ -362,7 +362,7 @@ impl World {
                         self.flights.push(Flight::Request(index, device, request));
                     }
                     HostOutput::Send { to: Peer::Server, .. } => panic!("it has other messages"),
-                    HostOutput::SendServer { request } => {
+                    HostOutput::SendServer { request, .. } => {
                         assert!(self.server.is_some(), "there is no server");
                         self.connections[index].to.push_back(request);
                         self.flights.push(Flight::ToServer(index));
@@ -484,7 +484,7 @@ impl World {
             Flight::FromServer(host) => {
                 let now = self.host_now(host);
                 if let Some(reply) = self.connections[host].from.pop_front() {
-                    self.hosts[host].handle(now, HostInput::Server(reply));
+                    self.hosts[host].handle(now, HostInput::Server { from: ServerId(0), reply });
                 }
             }
             Flight::Log(ask) => {

@@ -413,6 +413,7 @@ mod tests {
             devices: (0..layout.devices()).map(entry).collect(),
             witnesses: (layout.devices()..).take(witnesses.into()).map(entry).collect(),
             lock_server: None,
+            standbys: Vec::new(),
         }
     }
 

@@ -345,7 +345,8 @@ impl Process {
                 }
             }
             Event::Up { .. } | Event::Down { .. } => {}
-            Event::Came { role: Role::Watcher, .. } | Event::Left { role: Role::Watcher, .. } => {}
+            Event::Came { role: Role::Watcher | Role::Server(_), .. }
+            | Event::Left { role: Role::Watcher | Role::Server(_), .. } => {}
         }
         self.follow_orders();
     }
@@ -386,6 +387,13 @@ impl Process {
                 self.heard_device(id, frame);
             }
             (Role::Watcher, Frame::Recover) => self.members.recover(key as u64),
+            // One that is cut off from the others knows neither the state nor who is there.
+            (Role::Server(_), Frame::Attend(serving)) => {
+                if self.members.may_act() && !self.anew {
+                    let attended = self.device.attended(self.clock.now(), serving);
+                    self.net.say(key, &Frame::Attended(attended));
+                }
+            }
             (_, Frame::Query) => {
                 let report = self.report();
                 self.net.say(key, &Frame::Report(report));

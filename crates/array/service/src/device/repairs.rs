@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use lockify_array::{Change, DeviceId, HostAnswer, Life, OpError, Term, Usage, Work};
+use lockify_array::{Change, DeviceId, HostAnswer, Life, LockChange, OpError, Term, Usage, Work};
 use lockify_trust::{Identity, Mailbox};
 
 use crate::ArrayFile;
@@ -28,6 +28,8 @@ pub(crate) enum Job {
     LetIn(DeviceId, Term),
     /// A stripe, and repair it.
     Check(u64),
+    /// Of the lock servers.
+    Locks(LockChange),
 }
 
 /// A piece of work, and what came of it.
@@ -39,8 +41,8 @@ pub(crate) struct Repairs {
     jobs: Sender<Job>,
     under_way: BTreeSet<Job>,
     ended: Mailbox<Ended>,
-    /// The reason why this device was not let in, as it was logged last.
-    not_let_in: String,
+    /// The reason why this device was not let in, or this lock server does not serve, as it was logged last.
+    refused: String,
     log: fn(&str),
 }
 
@@ -73,7 +75,7 @@ impl Repairs {
         let worker =
             Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
-        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, not_let_in: String::new(), log })
+        Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, refused: String::new(), log })
     }
 
     /// Has something done, unless it is being done.
@@ -86,7 +88,7 @@ impl Repairs {
                 Job::Fail(device, _) => {
                     (self.log)(&format!("going on without device {}", device.0));
                 }
-                Job::Detach(_) | Job::LetIn(..) | Job::Check(_) => {}
+                Job::Detach(_) | Job::LetIn(..) | Job::Check(_) | Job::Locks(_) => {}
             }
             // The thread ends after this.
             let _ = self.jobs.send(job);
@@ -111,10 +113,14 @@ impl Repairs {
                     Job::Detach(_) => continue,
                     Job::Fail(device, _) => format!("go on without device {}", device.0),
                     // It asks every second. The log has each reason once.
-                    Job::LetIn(..) if *why == self.not_let_in => continue,
+                    Job::LetIn(..) | Job::Locks(_) if *why == self.refused => continue,
                     Job::LetIn(..) => {
-                        self.not_let_in.clone_from(why);
+                        self.refused.clone_from(why);
                         "have this device serve again".to_owned()
+                    }
+                    Job::Locks(_) => {
+                        self.refused.clone_from(why);
+                        "agree with the devices on who has the locks".to_owned()
                     }
                     // There may be many: who asked says it once.
                     Job::Check(_) => continue,
@@ -155,6 +161,7 @@ impl Worker {
             Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Job::Check(stripe) => Work::Scrub { stripe, repair: true },
             Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
+            Job::Locks(change) => Work::Change { change: Change::Locks(change) },
         };
         let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
         let done = move |result: Result<HostAnswer, OpError>| {

@@ -52,7 +52,7 @@ impl HostEngine {
     ) -> HostEngine {
         let now = Instant::now();
         let connections = peers.iter().map(|&whom| Connection {
-            peer: peer(whom),
+            whom,
             down: Some("there is no connection yet".into()),
             refused: false,
         });
@@ -79,7 +79,7 @@ impl HostEngine {
     pub fn run(mut self) {
         let mut events = mio::Events::with_capacity(256);
         for whom in self.down.keys().copied().collect::<Vec<_>>() {
-            self.handle(HostInput::Disconnected { peer: peer(whom) });
+            self.handle(gone(whom));
         }
         while !self.calls.is_over() {
             let now = self.clock.now();
@@ -120,14 +120,19 @@ impl HostEngine {
                 if let Some((_, true)) = self.down.remove(&whom) {
                     (self.log)(&format!("{whom} is back"));
                 }
-                self.handle(HostInput::Connected { peer: peer(whom), boot: welcome.life });
+                self.handle(match whom {
+                    Whom::Device(device) => {
+                        HostInput::Connected { peer: Peer::Device(device), boot: welcome.life }
+                    }
+                    Whom::Server(server) => HostInput::ServerLink { server },
+                });
             }
             Event::Down { whom, why, .. } => {
                 let refused = matches!(why, Why::Refused(_));
                 self.connection(whom, Some(why.text()), refused);
                 if let Entry::Vacant(vacant) = self.down.entry(whom) {
                     vacant.insert((Instant::now(), false));
-                    self.handle(HostInput::Disconnected { peer: peer(whom) });
+                    self.handle(gone(whom));
                 }
             }
             Event::Answered { whom: Whom::Device(from), frame: Frame::Reply(reply) } => {
@@ -138,8 +143,8 @@ impl HostEngine {
             {
                 self.handle(HostInput::State(state));
             }
-            Event::Answered { whom: Whom::Server, frame: Frame::Answer(reply) } => {
-                self.handle(HostInput::Server(reply));
+            Event::Answered { whom: Whom::Server(from), frame: Frame::Answer(reply) } => {
+                self.handle(HostInput::Server { from, reply });
             }
             Event::Answered { whom, .. } => {
                 self.net.hang_up(whom, "it says what a host is not told: is it of this release?");
@@ -150,8 +155,7 @@ impl HostEngine {
     }
 
     fn connection(&mut self, whom: Whom, down: Option<String>, refused: bool) {
-        let peer = peer(whom);
-        if let Some(connection) = self.status.connections.iter_mut().find(|c| c.peer == peer)
+        if let Some(connection) = self.status.connections.iter_mut().find(|c| c.whom == whom)
             && connection.down != down
         {
             (connection.down, connection.refused) = (down, refused);
@@ -180,10 +184,12 @@ impl HostEngine {
                         history.tried(ticket, request.call.op, request.stamp);
                     }
                     // If there is no connection, it is sent when there is one.
-                    self.net.send_to(whom(to), &Frame::Request(request));
+                    if let Peer::Device(device) = to {
+                        self.net.send_to(Whom::Device(device), &Frame::Request(request));
+                    }
                 }
-                HostOutput::SendServer { request } => {
-                    self.net.send_to(Whom::Server, &Frame::Ask(request));
+                HostOutput::SendServer { to, request } => {
+                    self.net.send_to(Whom::Server(to), &Frame::Ask(request));
                 }
                 HostOutput::Done { ticket, op, result } => {
                     if let Some(history) = &mut self.history {
@@ -227,7 +233,7 @@ impl HostEngine {
             if since.elapsed() < COMPLAIN || std::mem::replace(told, true) {
                 continue;
             }
-            let connection = self.status.connections.iter().find(|c| c.peer == peer(whom));
+            let connection = self.status.connections.iter().find(|c| c.whom == whom);
             let why = connection.and_then(|c| c.down.as_deref()).unwrap_or("no answer");
             (self.log)(&format!("cannot reach {whom}: {why}"));
         }
@@ -256,16 +262,9 @@ impl HostEngine {
     }
 }
 
-fn peer(whom: Whom) -> Peer {
+fn gone(whom: Whom) -> HostInput {
     match whom {
-        Whom::Device(device) => Peer::Device(device),
-        Whom::Server => Peer::Server,
-    }
-}
-
-fn whom(peer: Peer) -> Whom {
-    match peer {
-        Peer::Device(device) => Whom::Device(device),
-        Peer::Server => Whom::Server,
+        Whom::Device(device) => HostInput::Disconnected { peer: Peer::Device(device) },
+        Whom::Server(server) => HostInput::ServerLink { server },
     }
 }

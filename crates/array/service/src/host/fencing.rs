@@ -3,9 +3,10 @@
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Peer, Work};
+use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Work};
 
-use super::{Array, name};
+use super::Array;
+use crate::wire::Whom;
 
 /// The name of this machine, as the node on which hosts run.
 pub fn this_node() -> NodeName {
@@ -72,17 +73,16 @@ impl Array {
 
     /// Whom it has waited for.
     fn late(&self) -> OpError {
-        let out = |peer: Peer| match peer {
-            Peer::Device(device) => {
+        let out = |whom: Whom| match whom {
+            Whom::Device(device) => {
                 let devices = self.status().state.devices;
                 devices.get(usize::from(device.0)).is_some_and(|condition| condition.is_out())
             }
-            Peer::Server => false,
+            Whom::Server(_) => false,
         };
         let connections = self.status().connections;
-        let why =
-            |c: &super::Connection| Some(format!("; {}: {}", name(c.peer), c.down.as_deref()?));
-        let down: String = connections.iter().filter(|c| !out(c.peer)).filter_map(why).collect();
+        let why = |c: &super::Connection| Some(format!("; {}: {}", c.whom, c.down.as_deref()?));
+        let down: String = connections.iter().filter(|c| !out(c.whom)).filter_map(why).collect();
         OpError::State(format!("not all of the array's processes have answered in time{down}"))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockify_array::{
     ArrayHost, ArrayState, Change, DeviceId, HostAnswer, HostConfig, HostCounts, Layout, Life,
-    NodeName, OpError, Outlook, Peer, Span, Time, Usage, Work,
+    NodeName, OpError, Outlook, Span, Time, Usage, Work,
 };
 use lockify_trust::{Address, Identity};
 
@@ -82,7 +82,7 @@ pub enum OpenError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connection {
     /// With whom.
-    pub peer: Peer,
+    pub(crate) whom: Whom,
     /// Why there is none; `None` if there is one.
     pub down: Option<String>,
     /// One of both does not want the other: waiting will not help.
@@ -156,6 +156,8 @@ pub enum Repair {
 #[derive(Clone)]
 pub struct Array {
     layout: Layout,
+    /// How many lock servers there are.
+    servers: usize,
     life: Life,
     calls: Arc<Calls>,
     /// Held until the last handle is gone.
@@ -253,7 +255,8 @@ impl Array {
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
         let (memory, attached) = (None, None);
-        let array = Array { layout: file.layout, life, calls, memory, attached, _end };
+        let servers = file.lock_servers().count();
+        let array = Array { layout: file.layout, servers, life, calls, memory, attached, _end };
         array.wait(joining.patience, purpose)?;
         Ok(array)
     }
@@ -264,7 +267,8 @@ impl Array {
         let mut status = self.status();
         loop {
             let down = |c: &&Connection| {
-                c.down.is_some() && (purpose == Purpose::Use || c.peer != Peer::Server)
+                let is_server = matches!(c.whom, Whom::Server(_));
+                c.down.is_some() && (purpose == Purpose::Use || !is_server)
             };
             let missing: Vec<&Connection> = status.connections.iter().filter(down).collect();
             if self.is_enough(&missing) {
@@ -274,8 +278,7 @@ impl Array {
             // A process that has refused will refuse again.
             let refused = missing.iter().copied().filter(|c| c.refused).collect::<Vec<_>>();
             if left.is_zero() || !self.is_enough(&refused) {
-                let why =
-                    |c: &&Connection| Some(format!("{}: {}", name(c.peer), c.down.as_deref()?));
+                let why = |c: &&Connection| Some(format!("{}: {}", c.whom, c.down.as_deref()?));
                 let all: Vec<String> = missing.iter().filter_map(why).collect();
                 return Err(OpenError::Unreachable(all.join("; ")));
             }
@@ -285,13 +288,18 @@ impl Array {
 
     /// Returns true if the array can be used without these.
     fn is_enough(&self, missing: &[&Connection]) -> bool {
-        let mut groups = std::collections::BTreeSet::new();
-        missing.iter().all(|connection| match connection.peer {
-            Peer::Server => false,
-            Peer::Device(device) if device.0 >= self.layout.devices() => true,
+        let (mut groups, mut servers) = (std::collections::BTreeSet::new(), 0);
+        let devices = missing.iter().all(|connection| match connection.whom {
+            Whom::Server(_) => {
+                servers += 1;
+                true
+            }
+            Whom::Device(device) if device.0 >= self.layout.devices() => true,
             // One of each group may be gone.
-            Peer::Device(device) => groups.insert(device.0 / self.layout.group_size()),
-        })
+            Whom::Device(device) => groups.insert(device.0 / self.layout.group_size()),
+        });
+        // Any lock server may serve.
+        devices && (servers == 0 || servers < self.servers)
     }
 
     /// This host's number.
@@ -445,13 +453,6 @@ impl Array {
         {
             attached.detach(self.number(), patience.saturating_sub(begin.elapsed()));
         }
-    }
-}
-
-fn name(peer: Peer) -> String {
-    match peer {
-        Peer::Device(device) => format!("device {}", device.0),
-        Peer::Server => "the lock server".to_owned(),
     }
 }
 

@@ -20,7 +20,10 @@ use crate::ArrayId;
 use crate::store::sync_folder_of;
 
 const MAGIC: [u8; 8] = *b"LkLocks\0";
-const VERSION: u32 = 1;
+/// With keys, which an earlier release cannot read.
+const VERSION: u32 = 2;
+/// Without keys.
+const FIRST: u32 = 1;
 /// Bytes in front of the records.
 const HEAD: usize = 32;
 /// How a record begins.
@@ -43,8 +46,9 @@ enum Why {
     #[error("cannot {0} it: {1}")]
     System(&'static str, io::Error),
     #[error(
-        "there is no such log; --create makes one. If this array has had another log, end all its hosts first and scrub it \
-         afterwards: only the log knows what was being written"
+        "there is no such log; --create makes one, which gets its content from the lock server that serves. If no log of this \
+         array is left, end all its hosts first, give --accept-loss as well, and scrub it afterwards: only the log knows what was \
+         being written"
     )]
     Missing,
     #[error("it exists; name a new file, or leave --create away to go on with it")]
@@ -60,8 +64,9 @@ enum Why {
     #[error("it belongs to array {0}: one of both is the wrong file")]
     OtherArray(ArrayId),
     #[error(
-        "it is damaged at byte {0}: what was locked is not known. End all hosts, move it away, begin anew with --create, and \
-         scrub the whole array (`lockify array scrub --repair`)"
+        "it is damaged at byte {0}: what was locked is not known. Move it away. If another lock server serves, begin anew with \
+         --create. Otherwise end all hosts, begin anew with --create --accept-loss, and scrub the whole array (`lockify array scrub \
+         --repair`)"
     )]
     Damaged(u64),
 }
@@ -113,7 +118,7 @@ impl Log {
         }
         let mut bytes = Vec::new();
         (&*file).read_to_end(&mut bytes).map_err(system("read"))?;
-        check_head(&bytes, array).map_err(at)?;
+        let version = check_head(&bytes, array).map_err(at)?;
         let Records { records, end } = records(&bytes).map_err(|byte| at(Why::Damaged(byte)))?;
         if end < bytes.len() {
             log(
@@ -121,6 +126,11 @@ impl Log {
             );
             let cut = file.set_len(end as u64).and_then(|()| file.sync_all());
             cut.map_err(system("write"))?;
+        }
+        if version != VERSION {
+            // Within a sector, so that it is there as a whole or not at all.
+            let written = file.write_all_at(&head(array), 0).and_then(|()| file.sync_all());
+            written.map_err(system("write"))?;
         }
         let number = records.len() as u32;
         let records = records.into_iter().map(Bytes::copy_from_slice).collect();
@@ -173,23 +183,28 @@ fn lock(file: File) -> Result<LockedFile, Why> {
 }
 
 fn head(array: ArrayId) -> [u8; HEAD] {
+    head_of(VERSION, array)
+}
+
+fn head_of(version: u32, array: ArrayId) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&MAGIC);
-    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[8..12].copy_from_slice(&version.to_le_bytes());
     head[12..28].copy_from_slice(&array.0);
     let sum = crc32c::crc32c(&head[..28]);
     head[28..].copy_from_slice(&sum.to_le_bytes());
     head
 }
 
-fn check_head(bytes: &[u8], array: ArrayId) -> Result<(), Why> {
+/// The version of its format.
+fn check_head(bytes: &[u8], array: ArrayId) -> Result<u32, Why> {
     let Some(found) = bytes.first_chunk::<HEAD>() else { return Err(Why::Foreign) };
     if found[..8] != MAGIC {
         return Err(Why::Foreign);
     }
-    let version = number(&found[8..]);
-    if version != Some(VERSION) {
-        return Err(Why::Version(version.unwrap_or(0)));
+    let version = number(&found[8..]).unwrap_or(0);
+    if ![FIRST, VERSION].contains(&version) {
+        return Err(Why::Version(version));
     }
     if number(&found[28..]) != Some(crc32c::crc32c(&found[..28])) {
         return Err(Why::Damaged(0));
@@ -199,7 +214,7 @@ fn check_head(bytes: &[u8], array: ArrayId) -> Result<(), Why> {
         other.copy_from_slice(&found[12..28]);
         return Err(Why::OtherArray(ArrayId(other)));
     }
-    Ok(())
+    Ok(version)
 }
 
 fn number(bytes: &[u8]) -> Option<u32> {
@@ -345,6 +360,22 @@ mod tests {
         let longer = [&whole[..], &[0; 100]].concat();
         std::fs::write(&path, longer).unwrap();
         assert_eq!(records(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_log_of_an_earlier_release_is_read_and_is_one_of_this_release_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        made(&path, &[b"first"]);
+        let now = std::fs::read(&path).unwrap();
+        let mut earlier = now.clone();
+        earlier[..HEAD].copy_from_slice(&head_of(FIRST, ARRAY));
+        std::fs::write(&path, &earlier).unwrap();
+        assert_eq!(records(&path).unwrap(), [&b"first"[..]]);
+        assert_eq!(std::fs::read(&path).unwrap(), now);
+        earlier[..HEAD].copy_from_slice(&head_of(VERSION + 1, ARRAY));
+        std::fs::write(&path, &earlier).unwrap();
+        assert!(records(&path).unwrap_err().contains("use the release that made it"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The process of a lock server. It has the state machine of server locking and callback locking over a log, and its
 //! connections.
 //!
+//! - It serves in the terms that the array's state gives it. In others it stands by, and keeps a copy of the log
+//!   (docs/design/array.md 3.6).
 //! - A grant is on stable storage before a host hears of it. After a restart, hosts name their locks within a lease. The locks
 //!   of hosts that do not are repaired before they are granted to others (docs/design/array.md 3.6).
 //! - If others wait for a host and it is silent for a lease, this process fences it at all devices and repairs its writes, as a
@@ -14,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use lockify_array::{Scheme, ServerError};
+use lockify_array::{Scheme, ServerError, ServerId};
 use lockify_trust::{Address, Identity, PLAIN_TEXT};
 
 use crate::ArrayFile;
@@ -23,10 +25,14 @@ pub use log::LogError;
 /// How a lock server is run.
 #[derive(Clone, Debug)]
 pub struct Serving {
+    /// Which of the array's lock servers it is.
+    pub id: ServerId,
     /// Its log.
     pub log_file: PathBuf,
     /// Make a new one.
     pub create: bool,
+    /// All hosts have ended, and no log with the array's locks is left.
+    pub accept_loss: bool,
     /// Where it listens, if not at its address in the array's file.
     pub listen: Option<SocketAddr>,
     /// How it proves who it is.
@@ -43,6 +49,16 @@ pub enum ServeError {
         "the array's scheme is {0}, which has no lock server: nothing is to be run here for it"
     )]
     NoServer(Scheme),
+    /// It has no such one.
+    #[error(
+        "the array's file has {count} lock servers, numbered from 0, and no {id}: correct --id, or add a [[standby]] to the file"
+    )]
+    NoSuch {
+        /// The one that was asked for.
+        id: ServerId,
+        /// How many there are.
+        count: usize,
+    },
     /// An address that others can reach, without keys.
     #[error(
         "{0} is not loopback, and nothing says how hosts and the lock server prove who they are: give --ca and --identity, \
@@ -100,10 +116,16 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub fn start(file: &ArrayFile, serving: &Serving) -> Result<Server, ServeError> {
-        let entry = file.lock_server.as_ref().ok_or(ServeError::NoServer(file.scheme))?;
+        if file.lock_server.is_none() {
+            return Err(ServeError::NoServer(file.scheme));
+        }
+        let (id, count) = (serving.id, file.lock_servers().count());
+        let entry = file.lock_servers().nth(id.0.into());
+        let entry = entry.ok_or(ServeError::NoSuch { id, count })?;
         let listen = serving.listen.map(Address::from);
         let voters = file.voters().map(|voter| &voter.address);
-        let mut addresses = voters.chain([&entry.address]).chain(&listen);
+        let servers = file.lock_servers().map(|server| &server.address);
+        let mut addresses = voters.chain(servers).chain(&listen);
         if let Some(exposed) = addresses.find(|address| !serving.identity.allows_at(address)) {
             return Err(ServeError::Exposed(exposed.clone()));
         }

@@ -27,6 +27,7 @@ fn array() -> ArrayFile {
         devices: (0..2).map(DeviceEntry::local).collect(),
         witnesses: vec![DeviceEntry::local(2)],
         lock_server: None,
+        standbys: Vec::new(),
     }
 }
 

@@ -1,7 +1,10 @@
 //! The messages between an array's processes.
 
 use lockify_array::message::{Answer, Call, Reply, Request};
-use lockify_array::{ArrayState, DeviceId, Life, OpId, ServerReply, ServerRequest, Time};
+use lockify_array::{
+    ArrayState, Attended, CopyMessage, DeviceId, Life, OpId, ServerId, ServerReply, ServerRequest,
+    Time,
+};
 use lockify_membership::Vote;
 use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
@@ -24,20 +27,22 @@ pub(crate) enum Role {
     },
     /// Somebody who only asks how it stands.
     Watcher,
+    /// A lock server.
+    Server(ServerId),
 }
 
 /// Whom a process talks to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Whom {
     Device(DeviceId),
-    Server,
+    Server(ServerId),
 }
 
 impl std::fmt::Display for Whom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Whom::Device(device) => write!(f, "device {}", device.0),
-            Whom::Server => f.write_str("the lock server"),
+            Whom::Server(server) => server.fmt(f),
         }
     }
 }
@@ -75,7 +80,7 @@ pub(crate) enum Frame {
     /// Of a host, to a device.
     Request(Request),
     Reply(Reply),
-    /// Of a host, to the lock server.
+    /// Of a host, to a lock server.
     Ask(ServerRequest),
     Answer(ServerReply),
     /// Between devices: who is there.
@@ -107,6 +112,12 @@ pub(crate) enum Frame {
     Recover,
     /// The new era has begun, or the reason why not.
     Recovered(Result<(), String>),
+    /// Of a lock server, to a device: it is there, and serves in this term, if it does.
+    Attend(Option<u64>),
+    /// The answer.
+    Attended(Attended),
+    /// Between lock servers.
+    Copy(CopyMessage),
 }
 
 impl Frame {
@@ -125,7 +136,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 10;
+    const VERSION: u16 = 11;
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -155,8 +166,8 @@ impl Framed for Frame {
 mod tests {
     use lockify_array::message::{Action, Past};
     use lockify_array::{
-        Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockMode, LockRange, PartId, Stamp,
-        Term,
+        Agree, Agreed, Ballot, Change, Extent, Held, HostId, LockChange, LockMode, LockRange,
+        PartId, Stamp, Term,
     };
     use lockify_trust::speech::{MAX_TEXT, SpeechError, decode, decode_head, encode, encode_head};
 
@@ -173,6 +184,7 @@ mod tests {
             hello(Role::Host(life)),
             hello(Role::Device { id: DeviceId(1), life: 5, in_service: true }),
             hello(Role::Watcher),
+            hello(Role::Server(ServerId(1))),
             Frame::Welcome(Welcome { life: 6, in_service: false }),
             Frame::Vote(Vote::Goodbye),
             Frame::Query,
@@ -183,7 +195,8 @@ mod tests {
             Frame::Recovered(Ok(())),
             Frame::Recovered(Err("not now".into())),
         ];
-        others.into_iter().chain(of_state(life)).chain(of_locks(life)).collect()
+        let all = others.into_iter().chain(of_state(life)).chain(of_locks(life));
+        all.chain(of_lock_servers()).collect()
     }
 
     /// The messages that agree on the array's state and report it.
@@ -200,13 +213,13 @@ mod tests {
         let call = Call { op: OpId { life, seq: 300 }, sibling: 1, step: 2 };
         let ballot = Ballot { round: 2, by: Some(life), change: 9 };
         let asks = [
-            Action::Install(state.clone()),
+            Action::Install(Box::new(state.clone())),
             Action::Agree(Agree::Promise { epoch: state.epoch, ballot }),
-            Action::Agree(Agree::Accept { ballot, state: state.clone() }),
+            Action::Agree(Agree::Accept { ballot, state: Box::new(state.clone()) }),
         ];
         let agreed = |agreed| Answer::Agreed(Box::new(agreed));
         let answers = [
-            Answer::Stale(state.clone()),
+            Answer::Stale(Box::new(state.clone())),
             Answer::Behind(state.since),
             agreed(Agreed::Promised { accepted: Some((ballot, state.clone())), unsure: true }),
             agreed(Agreed::Accepted),
@@ -220,6 +233,21 @@ mod tests {
             move |answer| Frame::Reply(Reply { call, waited: true, boot: u64::MAX, answer });
         let news = [Frame::State(state)];
         asks.into_iter().map(ask).chain(answers.into_iter().map(answer)).chain(news)
+    }
+
+    /// The messages of lock servers to devices, and to each other.
+    fn of_lock_servers() -> [Frame; 6] {
+        let serve = LockChange::Serve { after: 0, by: ServerId(0), log: 0, holder: u64::MAX };
+        let state = ArrayState::new(3).changed(Change::Locks(serve)).unwrap().unwrap();
+        let (term, number, record) = (1, 1 << 60, b"locks"[..].into());
+        [
+            Frame::Attend(None),
+            Frame::Attend(Some(1 << 60)),
+            Frame::Attended(Attended { state, silent: 1 << 60 }),
+            Frame::Copy(CopyMessage::Whole { term, number, key: u64::MAX, record }),
+            Frame::Copy(CopyMessage::More { term, number, record: b""[..].into() }),
+            Frame::Copy(CopyMessage::Copied { term, number }),
+        ]
     }
 
     /// All that hosts and the lock server say to each other.

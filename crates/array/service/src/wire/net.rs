@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockify_array::DeviceId;
+use lockify_array::{DeviceId, ServerId};
 use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -47,9 +47,9 @@ pub(crate) struct Me {
     pub role: Role,
     /// Its role for those that connect to it, if it listens.
     pub listens_as: Option<Whom>,
-    /// The node whose keys a device has to show when it connects. Any node of the cluster may be a host, but who passes for a
-    /// device has its vote.
-    pub nodes: BTreeMap<DeviceId, u32>,
+    /// The node whose keys a device or lock server has to show when it connects. Any node of the cluster may be a host, but who
+    /// passes for a device has its vote, and who passes for a lock server gets the locks.
+    pub nodes: BTreeMap<Whom, u32>,
     /// How long another machine may not answer.
     pub silence: Duration,
 }
@@ -58,16 +58,12 @@ impl Me {
     pub fn new(file: &ArrayFile, identity: Identity, role: Role) -> Me {
         let listens_as = match role {
             Role::Device { id, .. } => Some(Whom::Device(id)),
+            Role::Server(id) => Some(Whom::Server(id)),
             Role::Host(_) | Role::Watcher => None,
         };
         let silence = Duration::from_millis(file.timing.lease_ms);
-        let nodes = file.voters().map(|entry| (DeviceId(entry.id), entry.node)).collect();
+        let nodes = Target::all(file).into_iter().map(|t| (t.whom, t.node)).collect();
         Me { identity, array: file.id, digest: file.digest(), role, listens_as, nodes, silence }
-    }
-
-    /// The lock server: others connect to it, and it to nobody.
-    pub fn lock_server(file: &ArrayFile, identity: Identity) -> Me {
-        Me { listens_as: Some(Whom::Server), ..Me::new(file, identity, Role::Watcher) }
     }
 }
 
@@ -81,19 +77,19 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// All that listen in an array: voters by id, and then the lock server.
+    /// All that listen in an array: voters by id, and then the lock servers.
     pub fn all(file: &ArrayFile) -> Vec<Target> {
         let voter = |entry: &DeviceEntry| Target {
             whom: Whom::Device(DeviceId(entry.id)),
             address: entry.address.clone(),
             node: entry.node,
         };
-        let server = |entry: &LockServerEntry| Target {
-            whom: Whom::Server,
+        let server = |(id, entry): (u16, &LockServerEntry)| Target {
+            whom: Whom::Server(ServerId(id)),
             address: entry.address.clone(),
             node: entry.node,
         };
-        file.voters().map(voter).chain(file.lock_server.iter().map(server)).collect()
+        file.voters().map(voter).chain((0..).zip(file.lock_servers()).map(server)).collect()
     }
 }
 
@@ -628,15 +624,19 @@ impl Net {
             );
         }
         // Without keys the number is proved by nothing, and need not even be given.
-        if let Role::Device { id, .. } = hello.role
-            && let Some(entry) = nodes.get(&id)
+        let listener = match hello.role {
+            Role::Device { id, .. } => Some(Whom::Device(id)),
+            Role::Server(id) => Some(Whom::Server(id)),
+            Role::Host(_) | Role::Watcher => None,
+        };
+        if let Some(whom) = listener
+            && let Some(entry) = nodes.get(&whom)
             && entry != node
             && identity.keyring().is_some()
         {
             return Err(format!(
-                "device {} is node {entry}'s here, and this is node {node}: give all processes the same array's file, and \
-                 correct --node",
-                id.0
+                "{whom} is node {entry}'s here, and this is node {node}: give all processes the same array's file, and \
+                 correct --node"
             ));
         }
         Ok(())

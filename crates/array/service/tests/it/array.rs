@@ -306,7 +306,7 @@ fn a_node_has_the_hosts_that_have_neither_ended_nor_been_fenced() {
         assert_eq!(one.write(span(0, 20), data(20, 2)), Err(OpError::Fenced), "{scheme}");
         let is_cut_off = || {
             let answers = ask(&farm.site.file, identity(), PATIENCE).unwrap();
-            let reports = answers.voters.iter().chain(&answers.lock_server);
+            let reports = answers.voters.iter().chain(&answers.lock_servers);
             let mut hosts = reports.flat_map(|report| report.as_ref().unwrap().hosts.clone());
             hosts.all(|(host, _)| host != one.number())
         };

@@ -27,6 +27,8 @@ pub struct Array {
     pub security: Vec<String>,
     pub devices: Vec<Option<Process>>,
     pub lock_server: Option<Process>,
+    /// Another lock server, which stands by at first.
+    pub standby: Option<Process>,
     /// The lock server's log, where it is not among the devices' files.
     pub lock_log: Option<PathBuf>,
     /// True if processes write histories; and the histories that they have begun.
@@ -44,6 +46,13 @@ pub struct Array {
 impl Array {
     pub fn create(devices: usize, more: &[&str]) -> Array {
         Array::with_witnesses(devices, 0, more)
+    }
+
+    /// Three devices and two lock servers.
+    pub fn with_standby(scheme: &str) -> Array {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let standby = held.local_addr().unwrap().to_string();
+        Array::create(3, &["--scheme", scheme, "--lock-server", &standby])
     }
 
     /// Witnesses come after the devices, and are started as they are.
@@ -75,6 +84,7 @@ impl Array {
             security: Vec::new(),
             devices: (0..voters).map(|_| None).collect(),
             lock_server: None,
+            standby: None,
             lock_log: None,
             recorded: false,
             histories: Vec::new(),
@@ -116,7 +126,10 @@ impl Array {
             file.devices.iter_mut().map(|entry| (usize::from(entry.id), &mut entry.address));
         let others = others.map(|(id, address)| (Place::Device(id), address));
         let server = file.lock_server.iter_mut().map(|entry| (Place::Server, &mut entry.address));
-        for (other, address) in others.chain(server).filter(|(other, _)| *other != place) {
+        let standby = file.standbys.iter_mut().map(|entry| (Place::Standby, &mut entry.address));
+        for (other, address) in
+            others.chain(server).chain(standby).filter(|(other, _)| *other != place)
+        {
             *address = network.way(place, other, address.socket().unwrap()).into();
         }
         let path = self.user.dir().join(format!("{place:?}.toml"));
@@ -198,12 +211,25 @@ impl Array {
         self.lock_server = Some(process);
     }
 
+    pub fn start_standby(&mut self, more: &[&str]) {
+        let log = self.disk("standby");
+        let file = self.file_of(Place::Standby);
+        let more = [&[log.to_str().unwrap(), "--id", "1"], more].concat();
+        let args = self.args_with(&file, "lock-server", &more);
+        let process = self.spawn_plain(Place::Standby, &args, "lock server of array");
+        self.standby = Some(process);
+    }
+
     pub fn start_all(&mut self) {
         for id in 0..self.devices.len() {
             self.start(id, &format!("disk{id}"), &["--create"]);
         }
-        if std::fs::read_to_string(self.file()).unwrap().contains("[lock_server]") {
+        let file = std::fs::read_to_string(self.file()).unwrap();
+        if file.contains("[lock_server]") {
             self.start_lock_server(&["--create"]);
+        }
+        if file.contains("[[standby]]") {
+            self.start_standby(&["--create"]);
         }
         self.wait_until_healthy();
     }
@@ -239,12 +265,12 @@ impl Array {
         assert_eq!(code(&scrub), 0, "{}{}", stdout(&scrub), stderr(&scrub));
     }
 
-    /// Ends devices and lock server in order.
+    /// Ends devices and lock servers in order.
     pub fn end(&mut self) {
         for mut process in self.devices.iter_mut().filter_map(Option::take) {
             assert_eq!(process.end(), Some(0));
         }
-        if let Some(mut process) = self.lock_server.take() {
+        for mut process in self.lock_server.take().into_iter().chain(self.standby.take()) {
             assert_eq!(process.end(), Some(0));
         }
     }

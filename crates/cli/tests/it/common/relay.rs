@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub enum Place {
     Device(usize),
     Server,
+    /// The lock server that stands by at first.
+    Standby,
     Host(u32),
 }
 

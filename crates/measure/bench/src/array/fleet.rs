@@ -41,6 +41,7 @@ pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<Array
         devices,
         witnesses: Vec::new(),
         lock_server: server.map(|address| LockServerEntry { address: address.into(), node: 0 }),
+        standbys: Vec::new(),
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, OpError, Usage, Work};
+use lockify_array::{DeviceId, OpError, ServerId, Usage, Work};
 use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
 use lockify_volume::host::{Array, Joining, this_node};
@@ -101,8 +101,10 @@ fn be_device(
 
 fn be_lock_server(file: &ArrayFile, log_file: &std::path::Path) -> Result<(), Failure> {
     let serving = lock_server::Serving {
+        id: ServerId(0),
         log_file: log_file.to_owned(),
         create: true,
+        accept_loss: false,
         listen: None,
         identity: Identity::loopback("bench", 0),
         log,

@@ -33,7 +33,7 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
 }
 
-const HOLES: [Hole; 13] = [
+const HOLES: [Hole; 15] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -53,6 +53,22 @@ const HOLES: [Hole; 13] = [
         open: (Scheme::ServerLocking, Some(Mutation::UnlockBeforeWritten)),
         closed: Scheme::ServerLocking,
         faults: Faults::None,
+        rule: "serializable",
+        seeds: 0..SEEDS,
+    },
+    Hole {
+        name: "standby serves unagreed",
+        open: (Scheme::ServerLocking, Some(Mutation::StandbyServesUnagreed)),
+        closed: Scheme::ServerLocking,
+        faults: Faults::LockServers,
+        rule: "serializable",
+        seeds: 0..SEEDS,
+    },
+    Hole {
+        name: "grant before copied",
+        open: (Scheme::ServerLocking, Some(Mutation::GrantsBeforeCopied)),
+        closed: Scheme::ServerLocking,
+        faults: Faults::LockServers,
         rule: "serializable",
         seeds: 0..SEEDS,
     },

@@ -60,6 +60,15 @@ fn dead_hosts_are_repaired_and_devices_rebuilt() {
     }
 }
 
+/// Lock servers fail, one or all, and another one serves.
+#[test]
+fn another_lock_server_goes_on_with_every_lock() {
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let summary = clean(scheme, Faults::LockServers, 150);
+        assert!(summary.total.successions > 150, "hardly any other one has served: {summary}");
+    }
+}
+
 /// Writes that wait for older reads, and writes of half a stripe that read the replaced blocks.
 #[test]
 fn variants_of_the_schemes_are_as_clean() {

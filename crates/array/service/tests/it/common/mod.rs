@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockify_array::{DeviceId, Layout, Redundancy, Scheme, Usage};
+use lockify_array::{DeviceId, Layout, Redundancy, Scheme, ServerId, Usage};
 use lockify_trust::Identity;
 use lockify_volume::device::{Server, Serving};
 use lockify_volume::host::{Array, Joining, this_node};
@@ -64,6 +64,7 @@ impl Site {
             devices: (0..).zip(&held).map(entry).collect(),
             witnesses: Vec::new(),
             lock_server,
+            standbys: Vec::new(),
         };
         file.check().unwrap();
         // On a disk: files in memory may refuse direct I/O.
@@ -93,8 +94,15 @@ impl Site {
     /// The lock server, ready to run.
     pub fn lock_server(&self, create: bool) -> lock_server::Server {
         let log_file = self.folder.path().join("locks");
-        let serving =
-            lock_server::Serving { log_file, create, listen: None, identity: identity(), log };
+        let serving = lock_server::Serving {
+            id: ServerId(0),
+            log_file,
+            create,
+            accept_loss: false,
+            listen: None,
+            identity: identity(),
+            log,
+        };
         lock_server::Server::start(&self.file, &serving).unwrap()
     }
 
