@@ -67,10 +67,8 @@ pub(super) fn text(status: &Status) -> Result<String, std::fmt::Error> {
         let term = "Times that a lock server has begun to serve";
         of_array("lock_server_term", term, status.lock_term);
     }
-    for (name, help, value) in OF_LOCK_SERVERS {
-        if status.lock_servers.is_empty() {
-            break;
-        }
+    let of_lock_servers = OF_LOCK_SERVERS.iter().filter(|_| !status.lock_servers.is_empty());
+    for &(name, help, value) in of_lock_servers {
         let gauges = Gauges::default();
         for server in &status.lock_servers {
             let labels = [&array[..], &[("lock_server", server.id.to_string())]].concat();

@@ -430,9 +430,7 @@ fn a_node_does_not_pass_for_the_lock_server_of_another_one() {
     let written = content(SHARED);
     blocks.begin_write(7, 0, &written);
     wait_for(|| {
-        array
-            .log(Place::Host(1))
-            .contains("the lock server: its certificate is that of another node")
+        array.log(Place::Host(1)).contains("lock server 0: its certificate is that of another node")
     });
     let refused = export(&array, &array.file());
     assert_eq!(code(&refused), 3, "{}", stderr(&refused));

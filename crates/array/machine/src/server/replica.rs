@@ -466,10 +466,20 @@ impl Replica {
     fn pass_on(&mut self, output: ServerOutput) {
         let output = match output {
             ServerOutput::Send { to, reply } => ReplicaOutput::Send { to, reply },
+            // It says so again after a lease.
+            ServerOutput::Suspect(_) if !self.is_confirmed() => return,
             ServerOutput::Suspect(life) => ReplicaOutput::Suspect(life),
             ServerOutput::Log(ask) => return self.log_and_copy(&ask),
         };
         self.outputs.push_back(output);
+    }
+
+    /// Returns true if a majority has said lately that it serves. Hosts that are silent here may talk to another lock server
+    /// otherwise, and must not be fenced.
+    fn is_confirmed(&self) -> bool {
+        let Role::Serving(serving) = &self.role else { return false };
+        let lately = self.lease() / 2;
+        self.silence.lasts(self.now, lately, serving.term, self.config.voters, 0)
     }
 
     fn log_and_copy(&mut self, ask: &LogAsk) {

@@ -12,7 +12,7 @@ use lockify_array::{
     Attended, DeviceId, Life, LogAsk, LogToken, Replica, ReplicaConfig, ReplicaInput,
     ReplicaOutput, ServerConfig, ServerId, ServerReply,
 };
-use lockify_trust::Mailbox;
+use lockify_trust::{Identity, Mailbox};
 
 use super::log::Log;
 use super::{ServeError, Serving};
@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_millis(100);
 type Written = (LogToken, io::Result<()>);
 
 pub(super) struct Process {
+    file: ArrayFile,
+    identity: Identity,
     me: ServerId,
     net: Net,
     replica: Replica,
@@ -43,7 +45,7 @@ pub(super) struct Process {
     /// What devices were told last.
     attends: Option<u64>,
     requests: u64,
-    failed: Option<io::Error>,
+    failed: Option<ServeError>,
     say: fn(&str),
 }
 
@@ -68,8 +70,10 @@ impl Process {
         let written = Mailbox::new(net.waker());
         let log = LogThread::start(log, written.clone())?;
         let identity = serving.identity.clone();
-        let repairs = Repairs::start(file, identity, net.waker(), serving.log)?;
+        let repairs = Repairs::start(file, identity.clone(), net.waker(), serving.log)?;
         Ok(Process {
+            file: file.clone(),
+            identity,
             me: serving.id,
             net,
             replica,
@@ -101,14 +105,14 @@ impl Process {
             for (token, result) in self.written.take() {
                 match result {
                     Ok(()) => self.handle(ReplicaInput::Logged { token }),
-                    Err(error) => self.failed = Some(error),
+                    Err(error) => self.failed = Some(ServeError::Full(error)),
                 }
             }
             self.put_fenced_hosts_out();
             self.handle(ReplicaInput::Tick);
             self.look_at_repairs();
             if let Some(error) = self.failed.take() {
-                return Err(ServeError::Full(error));
+                return Err(error);
             }
         }
         Ok(())
@@ -147,10 +151,18 @@ impl Process {
                 ReplicaOutput::Serves { term } => {
                     (self.say)(&format!("{} serves now, in term {term}", self.me));
                 }
-                ReplicaOutput::Retired => {
-                    (self.say)(&format!("another lock server serves: {} stands by now", self.me));
-                }
+                ReplicaOutput::Retired => self.retire(),
             }
+        }
+    }
+
+    /// Hosts that were to be fenced may be in touch with the lock server that serves now.
+    fn retire(&mut self) {
+        (self.say)(&format!("another lock server serves: {} stands by now", self.me));
+        let begun = Repairs::start(&self.file, self.identity.clone(), self.net.waker(), self.say);
+        match begun {
+            Ok(repairs) => self.repairs = repairs,
+            Err(error) => self.failed = Some(error.into()),
         }
     }
 

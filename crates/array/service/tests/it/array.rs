@@ -18,7 +18,7 @@ use lockify_volume::{BLOCK, Durability, Timing};
 struct Farm {
     site: Site,
     servers: Vec<Option<Running>>,
-    lock_server: Option<Running>,
+    lock_servers: Vec<Option<Running>>,
 }
 
 struct Running {
@@ -48,10 +48,15 @@ impl Farm {
     fn new(scheme: Scheme, data: u16) -> Farm {
         let timing = Timing { lease_ms: 1000, ..Timing::default() };
         let site = Site::new(scheme, data, 20, Durability::Write, timing);
-        let mut farm = Farm { site, servers: Vec::new(), lock_server: None };
-        if scheme.has_server() {
-            farm.start_lock_server(true);
-        }
+        Farm::of(site, data)
+    }
+
+    /// All of these start.
+    fn of(site: Site, data: u16) -> Farm {
+        let count = site.file.lock_servers().count();
+        let lock_servers = (0..count).map(|_| None).collect();
+        let mut farm = Farm { site, servers: Vec::new(), lock_servers };
+        (0..count).for_each(|id| farm.start_lock_server(id, true));
         for id in 0..=data {
             farm.servers.push(None);
             farm.start(id, true);
@@ -68,19 +73,35 @@ impl Farm {
         self.servers[usize::from(id)].take().into_iter().for_each(Running::stop);
     }
 
-    fn start_lock_server(&mut self, create: bool) {
-        let server = self.site.lock_server(create);
-        self.lock_server = Some(Running::start(move |stop| server.run(stop)));
+    fn start_lock_server(&mut self, id: usize, create: bool) {
+        let server = self.site.lock_server(id as u16, create);
+        self.lock_servers[id] = Some(Running::start(move |stop| server.run(stop)));
     }
 
-    fn stop_lock_server(&mut self) {
-        self.lock_server.take().into_iter().for_each(Running::stop);
+    fn stop_lock_server(&mut self, id: usize) {
+        self.lock_servers[id].take().into_iter().for_each(Running::stop);
+    }
+
+    /// Until this lock server serves, and so many may serve.
+    fn wait_for_lock_server(&self, id: u16, complete: usize) {
+        let serves = || {
+            let answers = ask(&self.site.file, identity(), PATIENCE).unwrap();
+            let locks = answers.newest().unwrap().locks.clone();
+            let report = answers.lock_servers[usize::from(id)].as_ref();
+            let serving = locks.serving.0 == id && report.is_ok_and(|report| report.serving);
+            serving && locks.complete.len() == complete
+        };
+        let end = Instant::now() + PATIENCE;
+        while !serves() {
+            assert!(Instant::now() < end, "lock server {id} does not serve");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
 impl Drop for Farm {
     fn drop(&mut self) {
-        for server in self.servers.iter().flatten().chain(&self.lock_server) {
+        for server in self.servers.iter().chain(&self.lock_servers).flatten() {
             server.stop.store(true, Relaxed);
         }
     }
@@ -110,6 +131,48 @@ fn what_one_host_writes_another_reads() {
     one.close();
     assert!(one.read(span(0, 1)).is_err());
     assert_eq!(two.read(span(16, 16)).unwrap(), data(16, 3));
+}
+
+/// Writes and reads on the same stripes, by both, while something happens.
+fn while_both_write(arrays: [&Array; 2], byte: u8, happens: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        for (host, array) in (0..).zip(arrays) {
+            scope.spawn(move || {
+                for i in 0..30_u8 {
+                    array.write(span(2, 9), data(9, byte + host * 40 + i)).unwrap();
+                    let found = array.read(span(2, 9)).unwrap();
+                    assert!(found.iter().all(|b| *b == found[0]), "mixed");
+                }
+            });
+        }
+        happens();
+    });
+}
+
+/// Twice in each direction: the former one joins again, and has every lock.
+#[test]
+fn another_lock_server_serves_when_the_first_is_gone() {
+    let timing = Timing { lease_ms: 1000, ..Timing::default() };
+    for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let mut site = Site::new(scheme, 2, 20, Durability::Write, timing);
+        site.add_standby();
+        let mut farm = Farm::of(site, 2);
+        let (one, two) = (farm.site.open(), farm.site.open());
+        farm.wait_for_lock_server(0, 2);
+        for round in 0..4_u8 {
+            let (gone, next) = (usize::from(round % 2), (round + 1) % 2);
+            while_both_write([&one, &two], 1 + round, || {
+                farm.stop_lock_server(gone);
+                farm.wait_for_lock_server(next.into(), 1);
+                farm.start_lock_server(gone, false);
+                farm.wait_for_lock_server(next.into(), 2);
+            });
+        }
+        let terms = one.status().state.locks.term;
+        assert_eq!(terms, 5, "{scheme}");
+        // Both hosts are as they were.
+        assert_eq!(one.read(span(2, 9)).unwrap(), two.read(span(2, 9)).unwrap());
+    }
 }
 
 /// Each write is of one value; a reader must never see two.
@@ -187,12 +250,12 @@ fn a_lock_server_that_ends_is_waited_for() {
         let (one, two) = (farm.site.open(), farm.site.open());
         one.write(span(0, 20), data(20, 1)).unwrap();
         for round in 2..6 {
-            farm.stop_lock_server();
+            farm.stop_lock_server(0);
             std::thread::scope(|scope| {
                 let writers = [&one, &two].map(|array| {
                     scope.spawn(move || array.write(span(3, 9), data(9, round)).unwrap())
                 });
-                farm.start_lock_server(false);
+                farm.start_lock_server(0, false);
                 writers.into_iter().for_each(|writer| writer.join().unwrap());
             });
             assert_eq!(two.read(span(3, 9)).unwrap(), data(9, round), "{scheme}");

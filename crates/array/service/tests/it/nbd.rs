@@ -49,7 +49,7 @@ impl Farm {
             farm.devices.push(std::thread::spawn(move || device.run(&stop).unwrap()));
         }
         if scheme.has_server() {
-            let server = farm.site.lock_server(true);
+            let server = farm.site.lock_server(0, true);
             let stop = Arc::clone(&farm.stop);
             farm.devices.push(std::thread::spawn(move || server.run(&stop).unwrap()));
         }

@@ -65,7 +65,7 @@ fn dead_hosts_are_repaired_and_devices_rebuilt() {
 fn another_lock_server_goes_on_with_every_lock() {
     for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
         let summary = clean(scheme, Faults::LockServers, 150);
-        assert!(summary.total.successions > 150, "hardly any other one has served: {summary}");
+        assert!(summary.total.successions > 100, "hardly any other one has served: {summary}");
     }
 }
 

@@ -23,6 +23,10 @@ struct World {
     refused: Vec<String>,
     letters: VecDeque<(usize, ReplicaInput)>,
     said: Vec<(usize, ServerReply)>,
+    /// Who has taken the host for dead.
+    suspects: Vec<usize>,
+    /// Devices answer nobody.
+    deaf: bool,
     seq: u64,
 }
 
@@ -48,6 +52,8 @@ impl World {
             refused: Vec::new(),
             letters: VecDeque::new(),
             said: Vec::new(),
+            suspects: Vec::new(),
+            deaf: false,
             seq: 0,
         };
         (0..count).for_each(|id| world.start(id));
@@ -131,8 +137,8 @@ impl World {
                         Err(why) => self.refused.push(why),
                     }
                 }
+                ReplicaOutput::Suspect(_) => self.suspects.push(id),
                 ReplicaOutput::Propose(_)
-                | ReplicaOutput::Suspect(_)
                 | ReplicaOutput::Serves { .. }
                 | ReplicaOutput::Retired => {}
             }
@@ -144,6 +150,9 @@ impl World {
             self.heard = self.now;
         }
         let (state, silent) = (self.state.clone(), self.now - self.heard);
+        if self.deaf {
+            return;
+        }
         for from in (0..VOTERS).map(DeviceId) {
             self.input(id, ReplicaInput::Attended { from, state: state.clone(), silent });
         }
@@ -343,6 +352,24 @@ fn a_log_without_every_lock_serves_only_by_an_operators_word() {
     w.start(0);
     w.pass(4 * LEASE);
     assert_eq!(w.serving(), [0; 0]);
+}
+
+/// Its hosts may have gone over to another one.
+#[test]
+fn who_hears_no_device_takes_no_host_for_dead() {
+    let mut w = World::new(1);
+    w.pass(LEASE);
+    let op = w.lock(0);
+    assert!(w.has_granted(0, op));
+    w.deaf = true;
+    // Another operation of it waits for what it holds.
+    let waiting = w.lock(0);
+    assert!(!w.has_granted(0, waiting));
+    w.pass(4 * LEASE);
+    assert_eq!(w.suspects, [0; 0]);
+    w.deaf = false;
+    w.pass(2 * LEASE);
+    assert!(w.suspects.contains(&0));
 }
 
 #[test]

@@ -91,11 +91,19 @@ impl Site {
         Server::start(&self.file, &serving).unwrap()
     }
 
-    /// The lock server, ready to run.
-    pub fn lock_server(&self, create: bool) -> lock_server::Server {
-        let log_file = self.folder.path().join("locks");
+    /// One more lock server, which stands by at first.
+    pub fn add_standby(&mut self) {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().into();
+        self.file.standbys.push(LockServerEntry { address, node: 0 });
+        self.file.check().unwrap();
+    }
+
+    /// A lock server, ready to run.
+    pub fn lock_server(&self, id: u16, create: bool) -> lock_server::Server {
+        let log_file = self.folder.path().join(format!("locks{id}"));
         let serving = lock_server::Serving {
-            id: ServerId(0),
+            id: ServerId(id),
             log_file,
             create,
             accept_loss: false,
