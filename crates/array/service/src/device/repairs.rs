@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockify_array::{Change, DeviceId, HostAnswer, Life, LockChange, OpError, Term, Usage, Work};
 use lockify_trust::{Identity, Mailbox};
@@ -15,6 +15,9 @@ use crate::host::{Array, Joining, VISITORS, this_node};
 
 /// How long it may take until devices can be reached; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a visitor may take to end.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A piece of work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -137,6 +140,10 @@ impl Worker {
     fn run(&self, jobs: &Receiver<Job>) {
         let mut array = None;
         while let Ok(job) = jobs.recv() {
+            if matches!(job, Job::Locks(_)) {
+                self.agree(job);
+                continue;
+            }
             let own =
                 |array: &Array| matches!(job, Job::Fence(life) if life.host.0 == array.number());
             // As another host: nobody fences himself.
@@ -149,20 +156,29 @@ impl Worker {
         }
     }
 
+    /// By a visitor of its own, which leaves: a lock server without other work is no host of any device.
+    fn agree(&self, job: Job) {
+        let (file, joining, ended) = (self.file.clone(), self.joining.clone(), self.ended.clone());
+        let agree = move || {
+            let visitor = match Array::open_to_repair(&file, &joining) {
+                Ok(visitor) => visitor,
+                Err(why) => return ended.post((job, Err(why.to_string()))),
+            };
+            let result = visitor.perform_until(work_of(job), Instant::now() + PATIENCE);
+            ended.post((job, result.map(|()| HostAnswer::Done).map_err(|e| e.to_string())));
+            visitor.leave(FAREWELL);
+        };
+        if let Err(why) = std::thread::Builder::new().name("agree".into()).spawn(agree) {
+            self.ended.post((job, Err(format!("the system refuses a thread: {why}"))));
+        }
+    }
+
     fn begin(&self, array: &mut Option<Array>, job: Job) -> Result<(), String> {
         let open = match array.take() {
             Some(open) => open,
             None => Array::open_to_repair(&self.file, &self.joining).map_err(|e| e.to_string())?,
         };
         let open = array.insert(open);
-        let work = match job {
-            Job::Fence(life) => Work::Fence { life },
-            Job::Detach(host) => Work::Change { change: Change::Detach { host } },
-            Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
-            Job::Check(stripe) => Work::Scrub { stripe, repair: true },
-            Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
-            Job::Locks(change) => Work::Change { change: Change::Locks(change) },
-        };
         let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
         let done = move |result: Result<HostAnswer, OpError>| {
             if result == Err(OpError::Fenced) {
@@ -170,7 +186,18 @@ impl Worker {
             }
             ended.post((job, result.map_err(|e| e.to_string())));
         };
-        open.submit(work, Box::new(done));
+        open.submit(work_of(job), Box::new(done));
         Ok(())
+    }
+}
+
+fn work_of(job: Job) -> Work {
+    match job {
+        Job::Fence(life) => Work::Fence { life },
+        Job::Detach(host) => Work::Change { change: Change::Detach { host } },
+        Job::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
+        Job::Check(stripe) => Work::Scrub { stripe, repair: true },
+        Job::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
+        Job::Locks(change) => Work::Change { change: Change::Locks(change) },
     }
 }

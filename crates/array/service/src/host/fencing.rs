@@ -64,7 +64,7 @@ impl Array {
     }
 
     /// Does a piece of work, or fails at this time; it may yet be done.
-    pub(super) fn perform_until(&self, work: Work, end: Instant) -> Result<(), OpError> {
+    pub(crate) fn perform_until(&self, work: Work, end: Instant) -> Result<(), OpError> {
         let (to, from) = sync_channel(1);
         self.submit(work, Box::new(move |result| drop(to.send(result))));
         let result = from.recv_timeout(end.saturating_duration_since(Instant::now()));
