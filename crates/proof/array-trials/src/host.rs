@@ -51,6 +51,8 @@ pub enum Packet {
     Attend(Option<u64>),
     /// The answer.
     Attended(Attended),
+    /// From a lock server to a device: the array's state is this one.
+    Inform(ArrayState),
     /// Between lock servers.
     Copy(CopyMessage),
 }
@@ -413,6 +415,7 @@ impl Node {
                 let answer = device.attended(now, serving);
                 cx.send(from, Packet::Attended(answer));
             }
+            (Hosted::Device(device), Packet::Inform(state)) => device.learn(now, state),
             (Hosted::Replica(replica), Packet::Attended(Attended { state, silent })) => {
                 if let Role::Device(from) = places.role(from) {
                     replica.handle(now, ReplicaInput::Attended { from, state, silent });
@@ -610,6 +613,9 @@ impl Node {
                 ReplicaOutput::Suspect(life) => cx.note(Note::Suspect(life)),
                 ReplicaOutput::Attend { serving } => {
                     places.all_devices().for_each(|node| cx.send(node, Packet::Attend(serving)));
+                }
+                ReplicaOutput::Inform { to, state } => {
+                    cx.send(places.device(to), Packet::Inform(*state));
                 }
                 ReplicaOutput::Tell { to, message } => {
                     cx.send(places.server(to), Packet::Copy(message));

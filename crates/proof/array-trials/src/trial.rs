@@ -778,6 +778,7 @@ impl<'a> Trial<'a> {
             && away.is_empty()
             && suspects.is_empty()
             && self.given_up.is_empty()
+            && !self.takes_for_dead()
             && self.caretaker.is_idle();
         let last = self.places.host(lockify_array::HostId(LAST));
         if quiet {
@@ -962,6 +963,14 @@ impl<'a> Trial<'a> {
             }
             other => Err(format!("a repair of stripe {stripe} in the end: {other:?}")),
         }
+    }
+
+    /// Returns true if one of several lock servers has found a host dead and has not said so yet: it waits until devices say that it
+    /// serves.
+    fn takes_for_dead(&self) -> bool {
+        let servers = self.places.all_servers().filter(|_| self.scenario.succession.is_some());
+        let mut machines = servers.filter_map(|node| self.sim.running(node)?.server());
+        machines.any(|server| server.has_suspects())
     }
 
     /// Devices that run and want to be let in. On real arrays each asks by itself.

@@ -128,11 +128,29 @@ impl Device {
         if state.epoch <= self.record.state().epoch {
             return effects.push(Effect::answer(call, Answer::Done));
         }
+        if !self.adopt(now, state, effects) {
+            return effects.push(Effect::answer(call, Answer::Invalid));
+        }
+        self.save(Some((call, Answer::Done)));
+    }
+
+    /// A lock server knows a newer state. No host may have told this device.
+    pub fn learn(&mut self, now: Time, state: ArrayState) {
+        let mut effects = Vec::new();
+        if state.epoch > self.record.state().epoch && self.adopt(now, state, &mut effects) {
+            self.save(None);
+        }
+        self.carry_out(effects);
+        self.use_disk(now);
+    }
+
+    /// Continues by a newer state, which the caller saves. Returns false if it is of another array.
+    fn adopt(&mut self, now: Time, state: ArrayState, effects: &mut Vec<Effect>) -> bool {
         let own = usize::from(self.config.id.0);
         let before = self.record.state().devices.get(own).copied();
         let served = self.is_let_in();
         if !self.record.acceptor.install(&state) {
-            return effects.push(Effect::answer(call, Answer::Invalid));
+            return false;
         }
         self.record.learn_key(self.config.id);
         let now_is = state.devices.get(own).copied();
@@ -154,7 +172,7 @@ impl Device {
         } else if !self.is_let_in() {
             self.record.ask_for_key(self.random);
         }
-        self.save(Some((call, Answer::Done)));
+        true
     }
 
     /// A device may have started while it was out. Others have repaired without it what hosts had left by then. If all of it is made

@@ -302,6 +302,11 @@ impl LockServer {
             .min()
     }
 
+    /// Returns true if a life is to be fenced or cleared.
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty() || !self.uncleared.is_empty()
+    }
+
     /// Nobody holds or waits for anything, and nothing is remembered of those who did.
     pub fn is_empty(&self) -> bool {
         self.table.len() == (0, 0)

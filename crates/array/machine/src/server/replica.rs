@@ -132,6 +132,13 @@ pub enum ReplicaOutput {
         /// The term in which it serves, if it does.
         serving: Option<u64>,
     },
+    /// Tell a device or witness that the array's state is this one.
+    Inform {
+        /// Which one.
+        to: DeviceId,
+        /// The state.
+        state: Box<ArrayState>,
+    },
     /// Send it to another lock server, if there is a connection.
     Tell {
         /// Which one.
@@ -175,7 +182,8 @@ enum Written {
 pub struct Replica {
     config: ReplicaConfig,
     now: Time,
-    epoch: Epoch,
+    /// The newest state of the array that a device has told.
+    state: ArrayState,
     service: LockService,
     silence: Silence,
     hosts: BTreeSet<Life>,
@@ -204,7 +212,7 @@ impl Replica {
             role: Role::Standby(Standby::new(config.id, log)),
             config,
             now,
-            epoch: Epoch(0),
+            state: ArrayState::default(),
             service: LockService::default(),
             silence: Silence::default(),
             hosts: BTreeSet::new(),
@@ -235,7 +243,7 @@ impl Replica {
         let LockService { term, serving, .. } = self.service;
         let complete = standby.is_complete(&self.service);
         Some(match (term, serving == self.config.id) {
-            _ if self.epoch == Epoch(0) => "no device has answered yet".into(),
+            _ if self.state.epoch == Epoch(0) => "no device has answered yet".into(),
             (0, _) if !complete => "lock server 0 has to serve first".into(),
             (0, _) => "it asks the devices to let it serve".into(),
             (_, true) if complete => "it asks the devices to let it serve".into(),
@@ -260,7 +268,8 @@ impl Replica {
             ReplicaInput::Logged { token } => self.logged(token),
             ReplicaInput::Attended { from, state, silent } => {
                 self.silence.heard(self.now, from, state.locks.term, silent);
-                self.learn(&state);
+                self.inform(from, &state);
+                self.learn(state);
             }
             ReplicaInput::PeerUp { server } => {
                 self.peers.insert(server);
@@ -320,12 +329,20 @@ impl Replica {
         }
     }
 
-    fn learn(&mut self, state: &ArrayState) {
-        if state.epoch <= self.epoch {
+    /// A device may have missed a change. Its word on who serves would not count until some host tells it.
+    fn inform(&mut self, device: DeviceId, knows: &ArrayState) {
+        if knows.epoch < self.state.epoch {
+            let state = Box::new(self.state.clone());
+            self.outputs.push_back(ReplicaOutput::Inform { to: device, state });
+        }
+    }
+
+    fn learn(&mut self, state: ArrayState) {
+        if state.epoch <= self.state.epoch {
             return;
         }
-        self.epoch = state.epoch;
         let before = std::mem::replace(&mut self.service, state.locks.clone());
+        self.state = state;
         match &mut self.role {
             Role::Serving(serving) if serving.term < self.service.term => self.retire(),
             Role::Serving(serving) => {

@@ -386,6 +386,12 @@ impl Process {
             (Role::Device { id, .. }, frame) if frame.is_between_devices() => {
                 self.heard_device(id, frame);
             }
+            (Role::Server(_), Frame::State(state)) => {
+                if self.members.may_act() && !self.anew {
+                    self.device.learn(self.clock.now(), state);
+                    self.act();
+                }
+            }
             (Role::Watcher, Frame::Recover) => self.members.recover(key as u64),
             // One that is cut off from the others knows neither the state nor who is there.
             (Role::Server(_), Frame::Attend(serving)) => {

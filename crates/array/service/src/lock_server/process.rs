@@ -146,6 +146,9 @@ impl Process {
                     self.attends = serving;
                     self.attend();
                 }
+                ReplicaOutput::Inform { to, state } => {
+                    self.net.send_to(Whom::Device(to), &Frame::State(*state));
+                }
                 ReplicaOutput::Tell { to, message } => self.tell(to, &Frame::Copy(message)),
                 ReplicaOutput::Propose(change) => self.repairs.ask(Job::Locks(change)),
                 ReplicaOutput::Serves { term } => {

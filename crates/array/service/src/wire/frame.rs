@@ -90,7 +90,7 @@ pub(crate) enum Frame {
     Report(Report),
     /// To a host that is welcome, but not now, because.
     Later(String),
-    /// To a host: the array's state, as the device knows it. A host that waits only for an excluded device learns of it
+    /// To a host, or of a lock server to a device: the array's state, as the sender knows it. A host that waits only for an excluded device learns of it
     /// by this.
     State(ArrayState),
     /// Between devices: what time is it?

@@ -27,6 +27,8 @@ struct World {
     suspects: Vec<usize>,
     /// Devices answer nobody.
     deaf: bool,
+    /// Devices that have missed all changes of the state.
+    stale: BTreeSet<DeviceId>,
     seq: u64,
 }
 
@@ -54,6 +56,7 @@ impl World {
             said: Vec::new(),
             suspects: Vec::new(),
             deaf: false,
+            stale: BTreeSet::new(),
             seq: 0,
         };
         (0..count).for_each(|id| world.start(id));
@@ -137,6 +140,9 @@ impl World {
                         Err(why) => self.refused.push(why),
                     }
                 }
+                ReplicaOutput::Inform { to, state } => {
+                    self.stale.retain(|device| *device != to || *state != self.state);
+                }
                 ReplicaOutput::Suspect(_) => self.suspects.push(id),
                 ReplicaOutput::Propose(_)
                 | ReplicaOutput::Serves { .. }
@@ -154,7 +160,11 @@ impl World {
             return;
         }
         for from in (0..VOTERS).map(DeviceId) {
-            self.input(id, ReplicaInput::Attended { from, state: state.clone(), silent });
+            let state = match self.stale.contains(&from) {
+                true => ArrayState::new(VOTERS),
+                false => state.clone(),
+            };
+            self.input(id, ReplicaInput::Attended { from, state, silent });
         }
     }
 
@@ -370,6 +380,20 @@ fn who_hears_no_device_takes_no_host_for_dead() {
     w.deaf = false;
     w.pass(2 * LEASE);
     assert!(w.suspects.contains(&0));
+}
+
+/// The simulator has found that two of three devices may know an old state for ever.
+#[test]
+fn a_device_that_has_missed_a_change_is_told() {
+    let mut w = World::new(2);
+    w.pass(LEASE);
+    w.stale = [DeviceId(1), DeviceId(2)].into();
+    w.pass(LEASE);
+    assert!(w.stale.is_empty());
+    w.stale = [DeviceId(1), DeviceId(2)].into();
+    w.kill(0);
+    w.pass(2 * LEASE);
+    assert_eq!(w.serving(), [1]);
 }
 
 #[test]
