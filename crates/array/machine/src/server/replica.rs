@@ -522,7 +522,6 @@ impl Replica {
         }
         #[cfg(feature = "mutations")]
         if self.config.mutation == Some(Mutation::StandbyServesUnagreed) && self.service.term > 0 {
-            self.service.term += 1;
             return self.begin();
         }
         match &mut standby.claim {
