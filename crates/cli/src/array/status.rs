@@ -233,14 +233,19 @@ fn lock_servers(file: &ArrayFile, answers: &Answers, locks: &LockService) -> Vec
     let server = |(id, (entry, answer)): (u16, (&LockServerEntry, &Answer))| {
         let report = answer.as_ref().ok();
         let is_named = locks.serving == ServerId(id);
+        let complete = report.is_some() && locks.complete.contains_key(&ServerId(id));
         LockServer {
             id,
             address: entry.address.to_string(),
             serving: is_named && report.is_some_and(|report| report.serving),
-            complete: report.is_some() && locks.complete.contains_key(&ServerId(id)),
+            complete,
             why: match answer {
                 Ok(report) if report.serving && !is_named => {
                     Some(format!("{} serves, and it has not heard of that yet", locks.serving))
+                }
+                // It hears of it a moment later.
+                Ok(report) if !report.serving && complete && !is_named => {
+                    Some(format!("it stands by: {} serves", locks.serving))
                 }
                 Ok(report) => report.waits.clone(),
                 Err(why) => Some(why.clone()),
