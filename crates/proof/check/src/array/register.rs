@@ -28,8 +28,17 @@ pub struct Finding {
     pub tag: Tag,
     /// The value that was there, or should have been.
     pub other: Tag,
-    /// The write of that value, by index, if the value that was read is an older one.
-    pub undone: Option<usize>,
+    /// What has to be lost for that to be permitted; each of these would explain it.
+    losses: Vec<Loss>,
+}
+
+/// A loss after which an older value is there again.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    /// The write that was lost, by index.
+    write: usize,
+    /// The operation that shows the older value, by index.
+    shown_by: usize,
 }
 
 /// The kind of a fault.
@@ -121,7 +130,7 @@ fn read(value: &mut Value, index: usize, op: &Op, sector: u64, tag: Tag) -> Opti
             lines,
             tag,
             other: 0,
-            undone: None,
+            losses: Vec::new(),
         });
     }
     value.first_seen = Some(value.first_seen.map_or(answered, |line| line.min(answered)));
@@ -163,7 +172,7 @@ fn mixes(run: &Run, values: &BTreeMap<u64, BTreeMap<Tag, Value>>) -> Vec<Finding
                 lines: vec![write, op.line, answer.line],
                 tag: old.tag,
                 other: replaced,
-                undone: None,
+                losses: Vec::new(),
             }));
         }
     }
@@ -220,24 +229,22 @@ fn overlaps(sector: u64, values: &BTreeMap<Tag, Value>) -> Vec<Finding> {
     findings
 }
 
-/// Returns true if a flush was still to make the undone write durable, and more was lost than redundancy replaces.
+/// Returns true if a loss that is permitted explains a finding.
 fn may_be_lost(run: &Run, finding: &Finding) -> bool {
-    let (Some(write), Some(&seen)) = (finding.undone, finding.lines.last()) else { return false };
-    let answer = run.ops[finding.shown_by].answer.as_ref();
-    let lines = run.ops[write].line..answer.map_or(u64::MAX, |answer| answer.line);
     let block = run.layout.block_of(finding.sector);
-    !run.is_flushed(write, seen) && run.may_lose_unflushed(block, lines)
+    finding.losses.iter().any(|loss| run.may_lose(loss.write, block, &run.ops[loss.shown_by]))
 }
 
-/// Of two values that were each seen after the other, the one that was found last came back.
+/// Of two values that were each seen after the other, the one that was found last came back. A read that finds the other one
+/// may have waited until after that. Then the other one came back.
 fn finding(sector: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
     let (back, gone) = if a.to > b.to { (a, b) } else { (b, a) };
     let answered = gone.value.written.and_then(|(_, answered)| answered);
-    // Its write may have taken effect before.
-    let is_older = back.value.written.is_some_and(|(called, _)| called < gone.from);
     let undone = answered.is_some_and(|answered| answered < back.to);
     let mut lines = vec![back.from, gone.from, back.to];
     lines.retain(|line| *line != 0);
+    let losses =
+        [(back, gone), (gone, back)].into_iter().filter_map(|(back, gone)| loss(back, gone));
     Finding {
         fault: if undone { Fault::Undone } else { Fault::Back },
         sector,
@@ -245,6 +252,13 @@ fn finding(sector: u64, a: &Zone<'_>, b: &Zone<'_>) -> Finding {
         lines,
         tag: back.tag,
         other: gone.tag,
-        undone: gone.value.writer.filter(|_| is_older),
+        losses: losses.collect(),
     }
+}
+
+/// The loss of one value that would let an older one come back; none if that may not have been there before.
+fn loss(back: &Zone<'_>, gone: &Zone<'_>) -> Option<Loss> {
+    let is_older = back.value.written.is_some_and(|(called, _)| called < gone.from);
+    let write = gone.value.writer.filter(|_| is_older)?;
+    Some(Loss { write, shown_by: back.value.last_call.1 })
 }

@@ -209,7 +209,7 @@ impl Run {
     }
 
     /// Returns true if a write's host was told that the write is durable, in an answer before this line.
-    pub fn is_flushed(&self, write: usize, before: u64) -> bool {
+    fn is_flushed(&self, write: usize, before: u64) -> bool {
         let write = &self.ops[write];
         let answer_of = |op: &Op| op.answer.as_ref().map_or(u64::MAX, |answer| answer.line);
         let mut flushes = self.ops.iter().filter(|op| op.what == What::Flush && op.is_done());
@@ -219,9 +219,12 @@ impl Run {
             })
     }
 
-    /// Returns true if more was lost than redundancy replaces, so that an unflushed write of a block may be lost. Two devices of
-    /// its group went down, or one and a host; and one of them between these lines.
-    pub fn may_lose_unflushed(&self, block: u64, lines: std::ops::Range<u64>) -> bool {
+    /// Returns true if a write of a block may be lost when this operation shows an older value. Nobody was told that it is durable,
+    /// and more was lost than redundancy replaces. Two devices of its group went down, or one and a host; and one of them since
+    /// the write.
+    pub fn may_lose(&self, write: usize, block: u64, shown: &Op) -> bool {
+        let answered = shown.answer.as_ref().map_or(u64::MAX, |answer| answer.line);
+        let lines = self.ops[write].line..answered;
         let Layout { data, unit, groups, .. } = self.layout;
         let group = block / (u64::from(data) * u64::from(unit)) % u64::from(groups);
         let members = self.layout.members();
@@ -230,8 +233,10 @@ impl Run {
         let before = |line: &&u64| **line < lines.end;
         let downs = devices.clone().filter(|downs| downs.iter().any(|line| *line < lines.end));
         let hosts = self.crashed.values().filter(before);
-        let at_once = devices.flatten().any(|line| lines.contains(line));
-        at_once && downs.count() + hosts.count() >= 2
+        let since = devices.flatten().filter(|line| lines.contains(line));
+        let Some(last) = since.max() else { return false };
+        // The operation may have waited for them. A flush that they have not outlived came too late.
+        !self.is_flushed(write, shown.line.max(*last)) && downs.count() + hosts.count() >= 2
     }
 
     /// Takes the event of this line in.

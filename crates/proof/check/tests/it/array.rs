@@ -468,18 +468,19 @@ fn what_is_written_is_read_back() {
     assert_eq!(report.counts, Counts { events: 13, ..report.counts });
 }
 
+/// A history of an array in which only flushes make writes durable.
+fn volatile(lines: &[String]) -> String {
+    let scheme = "\"device-locking\"";
+    history(LOCKS, lines).replacen(scheme, &format!("{scheme},\"volatile\":true"), 1)
+}
+
 /// Host 1 writes block 0 twice. Devices go down, and host 2 then reads the first value. `flush` comes before that.
 fn undone(flush: &[&str], downs: &[&str]) -> Vec<&'static str> {
     let writes = "w 1 1 0 7, ok 1 1, w 1 2 0 8, ok 1 2";
     let mut all = lines(writes, flush);
     all.extend(downs.iter().map(ToString::to_string));
     all.extend(["r 2 1 0 1", "ok 2 1 7", "end"].map(str::to_owned));
-    let text = history(LOCKS, &all).replacen(
-        "\"device-locking\"",
-        "\"device-locking\",\"volatile\":true",
-        1,
-    );
-    rules(&judge_text(&text))
+    rules(&judge_text(&volatile(&all)))
 }
 
 const FLUSHED: [&str; 2] = ["flush 1 3", "ok 1 3"];
@@ -499,15 +500,27 @@ fn only_flushed_writes_outlive_more_lost_caches_than_redundancy_replaces() {
     // Nor does one that was asked for before the write was answered.
     let early = "w 1 1 0 7, ok 1 1, w 1 2 0 8, flush 1 3, ok 1 2, ok 1 3";
     let all = lines(early, &["down 0", "down 2", "r 2 1 0 1", "ok 2 1 7", "end"]);
-    let text = history(LOCKS, &all).replacen(
-        "\"device-locking\"",
-        "\"device-locking\",\"volatile\":true",
-        1,
-    );
-    assert_eq!(rules(&judge_text(&text)), [] as [&str; 0]);
+    assert_eq!(rules(&judge_text(&volatile(&all))), [] as [&str; 0]);
     // Without caches nothing may be undone.
     let strict = history(LOCKS, &all);
     assert_eq!(rules(&judge_text(&strict)), ["durability"]);
+}
+
+/// Host 2 asks for block 0 and waits. A host reads the second value meanwhile, devices go down, and host 2 gets the first value.
+fn undone_for_one_that_waited(flush: &[&str], downs: &[&str]) -> Vec<&'static str> {
+    let writes = "w 1 1 0 7, ok 1 1, w 1 2 0 8, ok 1 2, r 2 1 0 1, r 3 1 0 1, ok 3 1 8";
+    let mut all = lines(writes, flush);
+    all.extend(downs.iter().map(ToString::to_string));
+    all.extend(["ok 2 1 7", "end"].map(str::to_owned));
+    rules(&judge_text(&volatile(&all)))
+}
+
+#[test]
+fn a_read_may_wait_over_a_loss_of_caches() {
+    let two = ["down 0", "down 2"];
+    assert_eq!(undone_for_one_that_waited(&[], &two), [] as [&str; 0]);
+    assert_eq!(undone_for_one_that_waited(&FLUSHED, &two), ["durability"]);
+    assert_eq!(undone_for_one_that_waited(&[], &["down 0"]), ["durability"]);
 }
 
 /// Host 1 writes the first sector of block 0, and host 2 the second one. Host 1 reads the block.
