@@ -17,7 +17,7 @@ check: lint
 	$(CARGO) test --workspace --lib --bins --locked $(FEATURES)
 	$(PYTHON) -B -m pytest -q -p no:cacheprovider $(PAGES:%=docs/test_%.py)
 
-# Unit and integration tests. Release-like optimisation is in the dev profile already. Tests of processes mostly wait, so that more
+# Unit and integration tests. The dev profile optimises those that compute for long. Tests of processes mostly wait, so that more
 # of them run at once than there are processors.
 test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test:

@@ -5,7 +5,7 @@ use crate::common::{User, code, stderr, stdout, wait_for};
 
 #[test]
 fn an_array_is_made_served_looked_at_and_scrubbed() {
-    let mut array = Array::create(3, &[]);
+    let mut array = Array::create(3, &["--lease", "10s"]);
     // Nobody is there yet.
     let status = array.lockify("status", &[]);
     assert_eq!(code(&status), 1);

@@ -94,9 +94,10 @@ impl Array {
         };
         let file = array.file();
         let mut args = vec!["array".to_owned(), "create".into(), file];
-        args.extend(
-            ["--device-size", "4MiB", "--unit", "16KiB", "--lease", "1s"].map(str::to_owned),
-        );
+        args.extend(["--device-size", "4MiB", "--unit", "16KiB"].map(str::to_owned));
+        if !more.contains(&"--lease") {
+            args.extend(["--lease", "1s"].map(str::to_owned));
+        }
         for device in 0..devices {
             args.extend(["--device".to_owned(), place(device)]);
         }
@@ -240,6 +241,17 @@ impl Array {
 
     pub fn wait_until_healthy(&self) {
         wait_for(|| self.is_healthy());
+    }
+
+    /// A device was started again. A busy machine may need longer for that than a lease: then the others went on without it.
+    pub fn wait_until_back(&self, id: usize) {
+        wait_for(|| {
+            let left = super::traffic::device(self, id)["condition"] == "failed";
+            if left {
+                self.lockify("rebuild", &["--id", &id.to_string()]);
+            }
+            self.is_healthy()
+        });
     }
 
     /// Starts a host that exports the array.
