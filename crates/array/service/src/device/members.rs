@@ -60,6 +60,10 @@ const OWN: u64 = u64::MAX;
 /// A device's part in the membership.
 pub(super) struct Members {
     service: LogMembership,
+    /// Until when this device may act, and when the service has something to do. Both are asked for with every message, and only
+    /// an event changes them.
+    acts_until: u64,
+    timer: u64,
     me: DeviceId,
     /// The content of the array's file: its lease, in nanoseconds, and its devices and witnesses.
     lease: u64,
@@ -92,10 +96,14 @@ impl Members {
         let now = Instant::now();
         let others = file.voters().map(|entry| DeviceId(entry.id)).filter(|&id| id != me);
         let config = log_config(file, me, seed);
+        let (lease, nodes) = (lease(file), config.nodes.clone());
+        let service = LogMembership::new(config, image, monotonic())?;
         Ok(Members {
-            lease: lease(file),
-            nodes: config.nodes.clone(),
-            service: LogMembership::new(config, image, monotonic())?,
+            lease,
+            nodes,
+            acts_until: acts_until(&service),
+            timer: service.next_timer(),
+            service,
             me,
             asked: false,
             addresses: addresses.collect(),
@@ -153,7 +161,7 @@ impl Members {
     /// Time has passed.
     pub fn tick(&mut self) {
         self.look_for_the_dead();
-        if monotonic() >= self.service.next_timer() {
+        if monotonic() >= self.timer {
             self.handle(Event::Tick);
         }
         self.correct_log();
@@ -213,6 +221,8 @@ impl Members {
     fn handle(&mut self, event: Event) {
         // The time of day has no part in it.
         self.service.handle(monotonic(), 0, event);
+        self.acts_until = acts_until(&self.service);
+        self.timer = self.service.next_timer();
     }
 
     /// The next order.
@@ -253,14 +263,13 @@ impl Members {
 
     /// How long until something is to be done.
     pub fn wait(&self) -> Duration {
-        let timer = Duration::from_nanos(self.service.next_timer().saturating_sub(monotonic()));
+        let timer = Duration::from_nanos(self.timer.saturating_sub(monotonic()));
         if self.lost.is_empty() { timer } else { timer.min(LOOKS) }
     }
 
     /// Returns true if this device may act: it agreed with a majority recently.
     pub fn may_act(&self) -> bool {
-        self.service.view().is_some()
-            && self.service.lease_end().is_none_or(|end| monotonic() < end)
+        monotonic() < self.acts_until
     }
 
     /// The number of the view that holds.
@@ -347,6 +356,14 @@ fn log_config(file: &ArrayFile, me: DeviceId, seed: u64) -> LogConfig {
         heartbeat: None,
         floor: 0,
         seed,
+    }
+}
+
+/// Until when a device may act. The past if there is no view, and for ever if it is the only voter.
+fn acts_until(service: &LogMembership) -> u64 {
+    match service.view() {
+        Some(_) => service.lease_end().unwrap_or(u64::MAX),
+        None => 0,
     }
 }
 

@@ -29,6 +29,8 @@ use crate::{ArrayFile, DeviceEntry, Durability, HistoryError, random};
 
 /// How often signals and silent peers are checked.
 const TICK: Duration = Duration::from_millis(100);
+/// The pause between two rounds of checks. Messages come much more often than there is anything to check.
+const CHECKS: Duration = Duration::from_millis(5);
 /// How long after a host could not be fenced it is tried again.
 const FENCE_AGAIN: Duration = Duration::from_secs(1);
 /// How long after this device was refused it asks again to be let in.
@@ -82,6 +84,10 @@ pub(super) struct Process {
     /// When the medium gets another number, and the number of requests that had come when it got the last one.
     key_due: (Instant, u64),
     requests: u64,
+    /// When the next round of checks is due.
+    checks_at: Instant,
+    /// Something has happened since the last round of checks.
+    unchecked: bool,
     /// The device begins anew when its disk has done the earlier requests.
     anew: bool,
     /// Of the array's state that others were told of last.
@@ -170,6 +176,8 @@ impl Process {
             let_in_at: Instant::now(),
             key_due: (Instant::now(), 0),
             requests: 0,
+            checks_at: Instant::now(),
+            unchecked: false,
             anew: false,
             terms,
             broken: None,
@@ -190,8 +198,7 @@ impl Process {
         self.act();
         while !stop.load(Relaxed) {
             let now = self.clock.now();
-            let wait = until(self.device.next_timer(), now).min(self.members.wait()).min(TICK);
-            let wait = self.checks.rests().map_or(wait, |rest| wait.min(rest));
+            let wait = self.wait(now);
             self.net.turn(wait, &mut events)?;
             while let Some(event) = self.net.event() {
                 self.handle_net_event(event);
@@ -200,12 +207,9 @@ impl Process {
                 self.asked -= 1;
                 self.handle(DeviceInput::Disk { token, result });
             }
-            self.handle(DeviceInput::Tick);
             self.note_kept();
-            self.members.tick();
-            self.put_fenced_hosts_out();
             self.follow_orders();
-            self.periodic_checks();
+            self.check();
             if let Some(why) = self.broken.take() {
                 self.farewell();
                 return Err(ServeError::Disk(why));
@@ -219,6 +223,33 @@ impl Process {
             history.end(self.disk.store(), good)?;
         }
         Ok(())
+    }
+
+    /// How long it may wait for messages.
+    fn wait(&mut self, now: Time) -> Duration {
+        let checks = self.checks_at.saturating_duration_since(Instant::now());
+        let due = self.members.wait().min(self.checks.rests().unwrap_or(TICK)).max(checks);
+        // A round of checks that was left out follows soon.
+        let due = if self.unchecked { due.min(checks) } else { due };
+        until(self.device.next_timer(), now).min(due).min(TICK)
+    }
+
+    /// The duties that no message asks for, in rounds.
+    fn check(&mut self) {
+        let now = self.clock.now();
+        let is_due = |time: Time| time <= now;
+        self.unchecked = Instant::now() < self.checks_at;
+        if !self.unchecked || self.device.next_timer().is_some_and(is_due) {
+            self.handle(DeviceInput::Tick);
+        }
+        if self.unchecked {
+            return;
+        }
+        self.members.tick();
+        self.put_fenced_hosts_out();
+        self.follow_orders();
+        self.periodic_checks();
+        self.checks_at = Instant::now() + CHECKS;
     }
 
     /// The others need not wait for this device's lease.

@@ -38,7 +38,7 @@ use rustix::io::Errno;
 
 use crate::{ArrayFile, BLOCK, SECTOR};
 use block::Owner;
-use buffer::Buffer;
+use buffer::{Buffer, Pool};
 pub use disk::{Answered, Disk};
 pub use error::{StoreError, Why};
 pub use examine::{Blocks, Examined, Stored, examine, examine_blocks};
@@ -146,6 +146,7 @@ pub struct Store {
     kept_seq: AtomicU64,
     kept: Option<Bytes>,
     kept_damaged: bool,
+    pool: Pool,
     /// Where the medium fails, for tests.
     #[cfg(test)]
     bad: Mutex<Vec<BadRange>>,
@@ -337,6 +338,7 @@ impl Store {
             kept_seq: AtomicU64::new(kept.seq),
             kept_damaged: kept.held.is_none() && kept.damaged > 1,
             kept: kept.held,
+            pool: Pool::default(),
             #[cfg(test)]
             bad: Mutex::default(),
         })
@@ -442,11 +444,11 @@ impl Store {
     /// [unreadable](BlockError::Unreadable).
     pub fn read(&self, extent: Extent) -> io::Result<Vec<Result<Block, BadBlock>>> {
         let (offset, size) = (self.offset(extent.start, extent.count.into())?, self.record_size());
-        let mut buffer = Buffer::new(extent.count as usize * size);
+        let mut buffer = self.pool.take(extent.count as usize * size);
         if self.read_at(&mut buffer, offset).is_err() {
             return self.read_singly(extent);
         }
-        let all = buffer.freeze();
+        let all = self.pool.freeze(buffer);
         let blocks = (0..extent.count as usize).map(|i| {
             let record = all.slice(i * size..(i + 1) * size);
             self.owner.decode(extent.start + i as u64, &record)
@@ -479,12 +481,15 @@ impl Store {
             return Err(io::Error::new(ErrorKind::InvalidInput, "a block of another size"));
         }
         let size = self.record_size();
-        let mut buffer = Buffer::new(blocks.len() * size);
+        // Each byte is written below.
+        let mut buffer = self.pool.take(blocks.len() * size);
         let records = buffer.chunks_exact_mut(size);
         for ((number, block), record) in (start..).zip(blocks).zip(records) {
             self.owner.encode(number, block, record);
         }
-        self.write_at(&buffer, offset)
+        let written = self.write_at(&buffer, offset);
+        drop(self.pool.freeze(buffer));
+        written
     }
 
     /// Makes earlier writes durable.

@@ -148,6 +148,13 @@ struct Connection {
     dirty: bool,
 }
 
+impl Connection {
+    /// Returns true if there is a time to keep.
+    fn is_timed(&self) -> bool {
+        !matches!(self.who, Who::Came(_) | Who::Target(_, true)) || self.line.unsent() > 0
+    }
+}
+
 struct Place {
     target: Target,
     key: Option<usize>,
@@ -170,7 +177,15 @@ pub(crate) struct Net {
     listener: Option<TcpListener>,
     knocks: bool,
     connections: Slab<Connection>,
+    /// Those that may have said more than was heard. A turn looks at no others, for a host or device has dozens.
+    speaking: Vec<usize>,
+    /// There may be a time to keep: somebody has not introduced himself, or reads slowly, or is to go.
+    timed: bool,
+    /// When all connections are looked at for that.
+    look_at: Instant,
     places: Vec<Place>,
+    /// A place may have no connection.
+    dials: bool,
     events: VecDeque<Event>,
     dirty: Vec<usize>,
     /// This process's answer to those who connect.
@@ -204,7 +219,11 @@ impl Net {
             listener: None,
             knocks: false,
             connections: Slab::new(),
+            speaking: Vec::new(),
+            timed: false,
+            look_at: now,
             places: targets.iter().map(place).collect(),
+            dials: true,
             events: VecDeque::new(),
             dirty: Vec::new(),
             welcome: Welcome { life: 0, in_service: false },
@@ -274,10 +293,12 @@ impl Net {
         connection.line.say(last);
         connection.line.finish();
         let who = std::mem::replace(&mut connection.who, Who::Refused(Instant::now()));
+        self.timed = true;
         match who {
             Who::Came(role) => self.events.push_back(Event::Left { key, role }),
             Who::Target(index, _) => {
                 self.places[index].key = None;
+                self.dials = true;
                 let whom = self.places[index].target.whom;
                 let why = Why::Refused("it says what makes no sense".into());
                 self.events.push_back(Event::Down { whom, why });
@@ -329,7 +350,9 @@ impl Net {
                 LISTENER => self.knocks = true,
                 Token(key) => {
                     if let Some(connection) = self.connections.get_mut(key) {
-                        connection.speaks = true;
+                        if !std::mem::replace(&mut connection.speaks, true) {
+                            self.speaking.push(key);
+                        }
                         connection.line.woken(event.is_read_closed() || event.is_error());
                         connection.line.flush();
                     }
@@ -340,12 +363,26 @@ impl Net {
             self.looked_up(index, found);
         }
         self.accept();
-        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        for key in keys {
+        let mut speaking = std::mem::take(&mut self.speaking);
+        speaking.retain(|&key| {
             self.hear(key);
-            self.expire(key);
-        }
+            self.connections.get(key).is_some_and(|connection| connection.speaks)
+        });
+        self.speaking.append(&mut speaking);
+        self.expire_all();
         Ok(())
+    }
+
+    /// Puts out who takes too long, every [`TICK`] while there may be somebody.
+    fn expire_all(&mut self) {
+        let now = Instant::now();
+        if !self.timed || now < self.look_at {
+            return;
+        }
+        self.look_at = now + TICK;
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.expire(key));
+        self.timed = self.connections.iter().any(|(_, connection)| connection.is_timed());
     }
 
     /// Writes what can be written.
@@ -354,20 +391,23 @@ impl Net {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.dirty = false;
                 connection.line.flush();
+                self.timed |= connection.line.unsent() > 0;
             }
         }
     }
 
     /// How long it may wait for something to happen.
     fn wait(&self, most: Duration) -> Duration {
-        let busy = self.connections.iter().any(|(_, c)| c.speaks && !self.is_held(c));
+        let may_be_heard =
+            |key: &usize| self.connections.get(*key).is_some_and(|c| c.speaks && !self.is_held(c));
+        let busy = self.speaking.iter().any(may_be_heard);
         if busy || !self.events.is_empty() {
             return Duration::ZERO;
         }
-        let timed = |c: &Connection| {
-            !matches!(c.who, Who::Came(_) | Who::Target(_, true)) || c.line.unsent() > 0
-        };
-        let tick = self.knocks || self.connections.iter().any(|(_, c)| timed(c));
+        let tick = self.knocks || self.timed;
+        if !self.dials {
+            return most.min(if tick { TICK } else { most });
+        }
         let now = Instant::now();
         let dial = self.places.iter().filter(|place| place.key.is_none() && !place.looks_up);
         let dial = dial.map(|place| place.next.saturating_duration_since(now)).min();
@@ -406,6 +446,7 @@ impl Net {
                     let line = |stream| Line::new(stream, session, self.me.silence);
                     let added = add(&mut self.connections, &self.poll, stream, from, line);
                     drop(added);
+                    self.timed = true;
                 }
                 Err(e) => self.complain(from, &e.to_string()),
             }
@@ -414,6 +455,9 @@ impl Net {
 
     /// Begins the connections that are due.
     fn dial(&mut self) {
+        if !self.dials {
+            return;
+        }
         let now = Instant::now();
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
@@ -428,6 +472,7 @@ impl Net {
                 None => self.look_up(index),
             }
         }
+        self.dials = self.places.iter().any(|place| place.key.is_none());
     }
 
     /// Looks a name up, on a thread: the system may take long to answer.
@@ -481,6 +526,7 @@ impl Net {
             role: self.me.role,
         };
         self.connections[key].who = Who::Target(index, false);
+        self.timed = true;
         self.places[index].key = Some(key);
         self.say(key, &Frame::Hello(hello));
         Ok(())
@@ -650,6 +696,7 @@ impl Net {
             Who::Target(index, _) => {
                 let place = &mut self.places[index];
                 place.key = None;
+                self.dials = true;
                 place.next = Instant::now() + place.pause;
                 let whom = place.target.whom;
                 self.events.push_back(Event::Down { whom, why });
