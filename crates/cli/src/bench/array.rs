@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_bench::array::{Effort, Settings, goals, measure, page, rows, steps};
+use lockify_array::Scheme;
+use lockify_bench::array::{Effort, Settings, Subject, goals, measure, page, rows, steps};
 use lockify_report::Writer;
 use lockify_report::crew::Program;
 
@@ -26,6 +27,12 @@ pub struct Args {
     /// One very short round of one workload, to see that everything works: within half a minute
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
+    /// How often each is measured: the more, the less other programs disturb [default: 3 with --quick, 1 with --smoke, else 7]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Only these schemes; several as a list or by repeating. The ratio needs zero-overhead
+    #[arg(long, value_name = "S", value_delimiter = ',', value_parser = scheme)]
+    scheme: Vec<Scheme>,
     /// Have each write durable when it is answered: mostly the disk is measured then
     #[arg(long)]
     durable: bool,
@@ -40,6 +47,14 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
+fn scheme(name: &str) -> Result<Scheme, String> {
+    name.parse().map_err(|e: lockify_array::UnknownScheme| e.to_string())
+}
+
+fn is_wanted(args: &Args, subject: Subject) -> bool {
+    args.scheme.is_empty() || subject.scheme().is_some_and(|scheme| args.scheme.contains(&scheme))
+}
+
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
     let (effort, rounds, millis, stripes) = match (args.smoke, args.quick) {
@@ -48,9 +63,10 @@ pub fn run(args: &Args) -> Ended {
         _ => (Effort::Full, 7, 2000, 1024),
     };
     let settings = Settings {
-        rounds,
+        rounds: args.rounds.unwrap_or(rounds),
         duration: Duration::from_millis(millis),
         workloads: effort.workloads(),
+        subjects: Subject::all().filter(|subject| is_wanted(args, *subject)).collect(),
         durable: args.durable,
         buffered: args.buffered,
         stripes,

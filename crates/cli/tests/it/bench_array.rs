@@ -62,7 +62,7 @@ fn every_scheme_is_measured_beside_raw_devices_and_nbdkit() {
     for export in ["lockify array export", "nbdkit nbd, nbdkit file"] {
         assert!(matches!(of(export, "ops_per_s")[..], [rate] if rate > 0.0), "{export}");
     }
-    assert!(text.contains("reads by NBD, at least 0.8 of nbdkit's"), "{text}");
+    assert!(text.contains("reads by NBD, at least 0.95 of nbdkit's"), "{text}");
 }
 
 /// Without fio and nbdkit, all the rest is measured, and the missing parts are named.

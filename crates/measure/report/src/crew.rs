@@ -148,6 +148,11 @@ impl Worker {
         self.gone(format!("gave the wrong reply ({reply:?})"))
     }
 
+    /// As the function [`processor_time`].
+    pub fn processor_time(&self) -> Duration {
+        processor_time(self.process.id())
+    }
+
     /// Kills it. When this returns, it is dead.
     ///
     /// # Errors
@@ -163,6 +168,18 @@ impl Drop for Worker {
         // It may have ended by itself.
         let _ = self.kill();
     }
+}
+
+/// The processor time of a process's threads so far. Threads that have ended do not count. Zero where the system does not tell.
+pub fn processor_time(process: u32) -> Duration {
+    let time = |thread: std::fs::DirEntry| {
+        // proc(5): nanoseconds on a processor, then others.
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().filter_map(Result::ok);
+    Duration::from_nanos(threads.filter_map(time).sum())
 }
 
 /// Any failure of a worker, for its parent to show.

@@ -56,6 +56,8 @@ metrics! {
     MESSAGES_PER_LOCK = "messages_per_lock", "1", "messages per lock";
     /// Storage operations per second.
     OPS_PER_S = "ops_per_s", "1/s", "operations per second";
+    /// Processor time of all processes together per storage operation.
+    PROCESSOR_US_PER_OP = "processor_us_per_op", "us", "processor time per operation";
     /// Messages per storage operation.
     MESSAGES_PER_OP = "messages_per_op", "1", "messages per operation";
     /// Share of operations that were delayed by others.

@@ -6,6 +6,8 @@ use lockify_array::Scheme;
 
 /// Data units per stripe, as in the paper's baseline.
 pub const DATA: u16 = 4;
+/// Groups of the largest array: 20 devices.
+pub const MANY_GROUPS: u16 = 4;
 /// Operations that a host has under way.
 pub const DEPTH: u32 = 4;
 
@@ -14,6 +16,8 @@ pub const DEPTH: u32 = 4;
 pub struct Workload {
     /// The number of host processes.
     pub hosts: u32,
+    /// Groups of five devices.
+    pub groups: u16,
     /// The share of the array that they address, evenly: the less, the more they meet.
     pub addressed: f64,
     /// The share of operations that read.
@@ -33,6 +37,14 @@ impl Subject {
     /// All, with the baseline first.
     pub fn all() -> impl Iterator<Item = Subject> {
         std::iter::once(Subject::Raw).chain(Scheme::ALL.map(Subject::Array))
+    }
+
+    /// The scheme, if there is an array.
+    pub fn scheme(self) -> Option<Scheme> {
+        match self {
+            Subject::Raw => None,
+            Subject::Array(scheme) => Some(scheme),
+        }
     }
 }
 
@@ -59,18 +71,22 @@ pub enum Effort {
 impl Effort {
     /// The workloads: hosts, then contention, then shares of reads.
     pub fn workloads(self) -> Vec<Workload> {
-        let base = Workload { hosts: 1, addressed: 1.0, reads: 0.7 };
+        let base = Workload { hosts: 1, groups: 1, addressed: 1.0, reads: 0.7 };
         let contended = |addressed| Workload { hosts: 4, addressed, ..base };
         let mixed = |reads| Workload { hosts: 2, reads, ..base };
         let hosts = [1, 2, 4].map(|hosts| Workload { hosts, ..base });
+        // The paper's array beside one of five devices under the same load.
+        let many = [1, MANY_GROUPS].map(|groups| Workload { hosts: 16, groups, ..base });
         match self {
             // Two that meet, in two of three operations with a write: everything that is counted happens.
             Effort::Smoke => vec![Workload { addressed: 0.02, ..mixed(0.4) }],
-            Effort::Quick => hosts.into_iter().chain([contended(0.02), mixed(0.1)]).collect(),
+            Effort::Quick => {
+                hosts.into_iter().chain([contended(0.02), mixed(0.1)]).chain(many).collect()
+            }
             Effort::Full => {
                 let contended = [0.02, 0.1, 0.005].map(contended);
                 let mixed = [0.1, 0.4, 0.9, 1.0].map(mixed);
-                hosts.into_iter().chain(contended).chain(mixed).collect()
+                hosts.into_iter().chain(contended).chain(mixed).chain(many).collect()
             }
         }
     }

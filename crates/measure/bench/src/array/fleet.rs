@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lockify_array::{Layout, Redundancy, Scheme};
 use lockify_report::crew::{Program, Worker};
@@ -17,14 +18,14 @@ use super::{BenchError, Settings};
 const UNIT: u32 = 16;
 
 /// The array that is measured.
-pub(super) fn file(scheme: Scheme, settings: &Settings) -> std::io::Result<ArrayFile> {
+pub(super) fn file(scheme: Scheme, groups: u16, settings: &Settings) -> std::io::Result<ArrayFile> {
     let layout = Layout {
         redundancy: Redundancy::Raid5,
         data: DATA,
-        groups: 1,
+        groups,
         unit: UNIT,
         block_size: BLOCK,
-        stripes: settings.stripes,
+        stripes: settings.stripes * u64::from(groups),
     };
     let mut free = free(usize::from(layout.devices()) + 1)?.into_iter();
     let devices = (0..layout.devices()).zip(free.by_ref());
@@ -57,7 +58,7 @@ fn free(count: usize) -> std::io::Result<Vec<SocketAddr>> {
 pub(super) struct Fleet {
     /// Its file.
     pub array: PathBuf,
-    _workers: Vec<Worker>,
+    workers: Vec<Worker>,
 }
 
 impl Fleet {
@@ -83,6 +84,11 @@ impl Fleet {
             start("lock server".into(), Role::LockServer { log: dir.join("locks") })?;
         }
         workers.iter_mut().try_for_each(super::ready)?;
-        Ok(Fleet { array, _workers: workers })
+        Ok(Fleet { array, workers })
+    }
+
+    /// The processor time of all of them.
+    pub fn processor_time(&self) -> Duration {
+        self.workers.iter().map(Worker::processor_time).sum()
     }
 }

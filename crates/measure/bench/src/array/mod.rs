@@ -42,6 +42,8 @@ pub struct Settings {
     pub duration: Duration,
     /// The loads of hosts.
     pub workloads: Vec<Workload>,
+    /// What is measured under each of them.
+    pub subjects: Vec<Subject>,
     /// Each write is durable when it is answered; else after a flush.
     pub durable: bool,
     /// Through the system's cache.
@@ -95,6 +97,8 @@ pub struct Measured {
     pub expected: f64,
     /// Share of operations that others delayed.
     pub delayed: f64,
+    /// Processor time of hosts, devices and lock server per operation, in microseconds.
+    pub processor_us: f64,
     /// How long operations took, in nanoseconds.
     pub times: Histogram<u64>,
 }
@@ -121,7 +125,7 @@ pub struct Results {
 
 /// The number of measurements, for a progress display.
 pub fn steps(settings: &Settings) -> u64 {
-    let cases = settings.workloads.len() * Subject::all().count();
+    let cases = settings.workloads.len() * settings.subjects.len();
     u64::from(settings.rounds) * (cases as u64 + 1)
 }
 
@@ -135,13 +139,19 @@ pub fn measure(
     mut step: impl FnMut(),
 ) -> Result<Results, BenchError> {
     let outcome = |workload| {
-        Subject::all().map(move |subject| Outcome { subject, workload, rounds: Vec::new() })
+        let outcome = move |&subject| Outcome { subject, workload, rounds: Vec::new() };
+        settings.subjects.iter().map(outcome)
     };
     let outcomes = settings.workloads.iter().copied().flat_map(outcome).collect();
     let mut results = Results { outcomes, proxies: Proxies::new() };
     for round in 0..settings.rounds {
-        for outcome in &mut results.outcomes {
-            let Outcome { subject, workload, rounds } = outcome;
+        // Every other round goes backwards, so that nothing always has the same neighbour.
+        let mut order: Vec<usize> = (0..results.outcomes.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let Outcome { subject, workload, rounds } = &mut results.outcomes[at];
             rounds.push(once(*subject, *workload, round, settings, how)?);
             step();
         }
@@ -166,7 +176,8 @@ fn once(
     how: &Program,
 ) -> Result<Measured, BenchError> {
     let dir = folder(settings)?;
-    let addressed = (settings.stripes as f64 * workload.addressed).round() as u64;
+    let stripes = settings.stripes * u64::from(workload.groups);
+    let addressed = (stripes as f64 * workload.addressed).round() as u64;
     let load = |host: u32| Load {
         stripes: addressed.max(1),
         reads: workload.reads,
@@ -178,11 +189,12 @@ fn once(
     let scheme = match subject {
         Subject::Raw => {
             let load = Load { depth: DEPTH * workload.hosts, ..load(1) };
-            return Ok(together(&[raw(&load, dir.path(), settings)?]));
+            return Ok(together(&[raw(&load, workload.groups, dir.path(), settings)?], 0));
         }
         Subject::Array(scheme) => scheme,
     };
-    let file = fleet::file(scheme, settings).map_err(|e| BenchError::Array(e.to_string()))?;
+    let file = fleet::file(scheme, workload.groups, settings)
+        .map_err(|e| BenchError::Array(e.to_string()))?;
     let fleet = Fleet::start(&file, dir.path(), settings, how)?;
     let start = |host: u32| {
         let role = Role::Host { load: load(host) };
@@ -191,33 +203,45 @@ fn once(
     let mut hosts = (1..=workload.hosts).map(start).collect::<Result<Vec<_>, _>>()?;
     hosts.iter_mut().try_for_each(ready)?;
     hosts.iter_mut().try_for_each(|host| host.send_line("go"))?;
+    let warm = |host: &mut Worker| ready_within(host, settings.duration + PATIENCE);
+    hosts.iter_mut().try_for_each(warm)?;
+    let before = fleet.processor_time();
+    hosts.iter_mut().try_for_each(|host| host.send_line("go"))?;
     let done = |host: &mut Worker| match host.hear(settings.duration + PATIENCE)? {
         Reply::Done(done) => Ok(done),
         reply => Err(host.unexpected(&reply)),
     };
     let done = hosts.iter_mut().map(done).collect::<Result<Vec<_>, _>>()?;
-    Ok(together(&done))
+    let took = fleet.processor_time().saturating_sub(before);
+    Ok(together(&done, took.as_nanos() as u64))
 }
 
 /// Waits until a worker serves, or is ready to begin.
 fn ready(worker: &mut Worker) -> Result<(), WorkerError> {
-    match worker.hear(PATIENCE)? {
+    ready_within(worker, PATIENCE)
+}
+
+fn ready_within(worker: &mut Worker, patience: Duration) -> Result<(), WorkerError> {
+    match worker.hear(patience)? {
         Reply::Ready => Ok(()),
         reply => Err(worker.unexpected(&reply)),
     }
 }
 
-fn raw(load: &Load, dir: &Path, settings: &Settings) -> Result<Done, BenchError> {
+fn raw(load: &Load, groups: u16, dir: &Path, settings: &Settings) -> Result<Done, BenchError> {
     let scheme = Scheme::ZeroOverhead;
-    let file = fleet::file(scheme, settings).map_err(|e| BenchError::Array(e.to_string()))?;
+    let file =
+        fleet::file(scheme, groups, settings).map_err(|e| BenchError::Array(e.to_string()))?;
     let access = if settings.buffered { Access::Buffered } else { Access::Direct };
     let raw = Raw::create(&file, dir, access, settings.durable).map_err(BenchError::Array)?;
+    work::put(&load.warm_up(), &file.layout, scheme, &raw)?;
     let done = work::put(load, &file.layout, scheme, &raw)?;
     // There is nobody to tell anything.
     Ok(Done { expected: 0, ..done })
 }
 
-fn together(done: &[Done]) -> Measured {
+/// `fleet`: the processor time of devices and lock server, in nanoseconds.
+fn together(done: &[Done], fleet: u64) -> Measured {
     let sum = |of: fn(&Done) -> u64| done.iter().map(of).sum::<u64>() as f64;
     let ops = sum(|d| d.ops).max(1.0);
     let elapsed = done.iter().map(|d| d.elapsed_ns).max().unwrap_or(0).max(1);
@@ -231,6 +255,7 @@ fn together(done: &[Done]) -> Measured {
         messages: sum(|d| d.messages) / ops,
         expected: sum(|d| d.expected) / ops,
         delayed: sum(|d| d.delayed) / ops,
+        processor_us: (sum(|d| d.processor_ns) + fleet as f64) / 1e3 / ops,
         times,
     }
 }

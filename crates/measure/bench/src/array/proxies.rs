@@ -65,7 +65,7 @@ impl Proxies {
 fn lockify(settings: &Settings, how: &Program) -> Result<f64, BenchError> {
     let dir = super::folder(settings)?;
     let scheme = Scheme::TimestampOrdering;
-    let file = fleet::file(scheme, settings).map_err(|e| BenchError::Array(e.to_string()))?;
+    let file = fleet::file(scheme, 1, settings).map_err(|e| BenchError::Array(e.to_string()))?;
     let fleet = Fleet::start(&file, dir.path(), settings, how)?;
     let socket = dir.path().join("nbd");
     let role = Role::Export { id: 1, socket: socket.clone() };

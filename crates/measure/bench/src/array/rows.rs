@@ -2,6 +2,7 @@
 
 use lockify_report::{Metric, Page, Plot, Row, metric};
 
+use super::case::DATA;
 use super::{DEPTH, Export, Goal, Measured, Outcome, Results, Subject, Workload};
 
 /// The benchmark's name in rows.
@@ -26,17 +27,22 @@ pub fn rows(results: &Results) -> Vec<Row> {
     rows.extend(proxies.into_iter().filter(|(_, rounds)| !rounds.is_empty()).map(
         |(export, rounds)| {
             let row = Row::of(BENCH, &metric::OPS_PER_S, rounds).with("scheme", export.name());
-            row.with("hosts", 1).with("addressed", 1.0).with("reads", 1.0)
+            row.with("hosts", 1)
+                .with("devices", u32::from(DATA + 1))
+                .with("addressed", 1.0)
+                .with("reads", 1.0)
         },
     ));
     rows
 }
 
 fn of_case(outcome: &Outcome, results: &Results) -> Vec<Row> {
-    let Workload { hosts, addressed, reads } = outcome.workload;
+    let Workload { hosts, groups, addressed, reads } = outcome.workload;
+    let devices = u32::from(DATA + 1) * u32::from(groups);
     let row = |metric: &Metric, values: Vec<f64>| {
         let row = Row::of(BENCH, metric, &values).with("scheme", outcome.subject.to_string());
-        row.with("hosts", hosts).with("addressed", addressed).with("reads", reads)
+        let row = row.with("hosts", hosts).with("devices", devices);
+        row.with("addressed", addressed).with("reads", reads)
     };
     let each = |of: &dyn Fn(&Measured) -> f64| outcome.rounds.iter().map(of).collect::<Vec<f64>>();
     let mut rows = vec![row(&metric::OPS_PER_S, each(&|m| m.ops_per_s))];
@@ -56,6 +62,7 @@ fn of_case(outcome: &Outcome, results: &Results) -> Vec<Row> {
     if outcome.subject != Subject::Raw {
         rows.push(row(&metric::MESSAGES_PER_OP, each(&|m| m.messages)));
         rows.push(row(&metric::DELAYED_SHARE, each(&|m| m.delayed)));
+        rows.push(row(&metric::PROCESSOR_US_PER_OP, each(&|m| m.processor_us)));
     }
     rows
 }
@@ -81,14 +88,16 @@ pub fn page(results: &Results, rows: &[Row], goals: &[Goal]) -> Page {
             row.case.get(name).and_then(|v| v.number()) == Some(value)
         };
         let of = |row: &&Row| {
-            let same = is(row, "hosts", w.hosts.into()) && is(row, "addressed", w.addressed);
-            same && is(row, "reads", w.reads)
+            let devices = f64::from((DATA + 1) * w.groups);
+            let same = is(row, "hosts", w.hosts.into()) && is(row, "devices", devices);
+            same && is(row, "addressed", w.addressed) && is(row, "reads", w.reads)
         };
         let here: Vec<Row> = rows.iter().filter(of).cloned().collect();
         let title = format!(
-            "{} hosts on {:.1} % of the array, {:.0} % reads",
+            "{} hosts on {:.1} % of {} devices, {:.0} % reads",
             w.hosts,
             w.addressed * 100.0,
+            (DATA + 1) * w.groups,
             w.reads * 100.0
         );
         page = page

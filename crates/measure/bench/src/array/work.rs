@@ -27,6 +27,13 @@ pub struct Load {
     pub seed: u64,
 }
 
+impl Load {
+    /// What comes before it, and is not counted: connections get their memory, devices note their writers, and files get space.
+    pub fn warm_up(&self) -> Load {
+        Load { duration_ns: self.duration_ns / 2, seed: !self.seed, ..self.clone() }
+    }
+}
+
 /// The work that it has done.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
@@ -40,6 +47,8 @@ pub struct Done {
     pub messages: u64,
     /// Operations that waited for others, or were begun again.
     pub delayed: u64,
+    /// Processor time of the host's process, in nanoseconds.
+    pub processor_ns: u64,
     /// How often an operation took how many nanoseconds, to three digits.
     pub times: Vec<(u64, u64)>,
 }

@@ -1,4 +1,5 @@
-//! A process of the benchmark: it becomes what its parent's `Job` says, and ends with it. A host begins when it is told `go`.
+//! A process of the benchmark: it becomes what its parent's `Job` says, and ends with it. A host begins when it is told
+//! `go`: at first to warm up, then to be measured.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -135,10 +136,15 @@ fn be_host(file: &ArrayFile, load: &Load) -> Result<Done, Failure> {
     let array = open(file)?;
     crew::reply(&Reply::Ready)?;
     crew::line()?;
-    let before = array.counts();
+    put(&load.warm_up(), &file.layout, file.scheme, &array)?;
+    crew::reply(&Reply::Ready)?;
+    crew::line()?;
+    let processors = || crew::processor_time(std::process::id()).as_nanos() as u64;
+    let (before, used) = (array.counts(), processors());
     let mut done = put(load, &file.layout, file.scheme, &array)?;
     let after = array.counts();
     done.messages = after.requests + after.replies - before.requests - before.replies;
+    done.processor_ns = processors().saturating_sub(used);
     done.delayed = after.delayed - before.delayed;
     // This process ends: whose locks it kept would wait for them in the middle of their own measurement.
     array.leave(PATIENCE);
