@@ -30,7 +30,7 @@ pub use device::{
     Attended, BootError, Device, DeviceBoot, DeviceConfig, DeviceInput, DeviceOutput, MediumCounts,
     RecordView,
 };
-pub use host::{ArrayHost, HostConfig, HostCounts, HostInput, HostOutput};
+pub use host::{ArrayHost, GiveBack, HostConfig, HostCounts, HostInput, HostOutput};
 pub use ids::{DeviceId, Epoch, HostId, Life, OpId, ServerId, Stamp, Ticket, Time};
 pub use io::{
     BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,

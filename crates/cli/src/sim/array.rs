@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use lockify_array::Scheme;
 use lockify_array_trials::every_step::{self, Victim};
 use lockify_array_trials::measure::{Case, SCHEMES, measure};
-use lockify_array_trials::paper;
+use lockify_array_trials::paper::{self, reading::Reading};
 use lockify_array_trials::profile::{Calibration, Profile, handling, window};
 use lockify_array_trials::scenario::Faults;
 use lockify_array_trials::seeds::{self, CONTROLLED};
@@ -83,6 +83,13 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["scheme", "hosts", "devices", "alignment", "reads", "used", "hits", "window",
           "positioning", "serving", "lock_wait", "turns", "basic", "half_stripe", "length", "seed"])]
     paper: bool,
+    /// With --paper: tries every combination of what the paper does not say, for one that brings the results that differ
+    #[arg(long, requires = "paper", conflicts_with = "out")]
+    search: bool,
+    /// With --paper: a choice of what the paper does not say: fixed, or a list of grant, constant, rounded, together and wide [default:
+    /// fixed]. With --search several, as options of their own [default: all]
+    #[arg(long, value_name = "R", value_parser = reading, requires = "paper")]
+    reading: Vec<Reading>,
     /// Seeds from A up to, but without, B, instead of a load
     #[arg(long, value_name = "A..B", value_parser = span::<u64>, conflicts_with_all = LOAD)]
     seeds: Option<Span<u64>>,
@@ -154,6 +161,10 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 
 fn alignment(name: &str) -> Result<Alignment, String> {
     name.parse().map_err(|e: lockify_array_trials::workload::UnknownAlignment| e.to_string())
+}
+
+fn reading(text: &str) -> Result<Reading, String> {
+    text.parse().map_err(|e: paper::reading::UnknownChoice| e.to_string())
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -286,7 +297,8 @@ fn case(args: &Args, scheme: Scheme) -> Case {
     if let Some(time) = args.serving {
         profile.serving = handling(nanos(time));
     }
-    let mix = Mix { reads: args.reads / 100.0, used: args.used / 100.0, alignment: args.alignment };
+    let mix =
+        Mix { reads: args.reads / 100.0, used: args.used / 100.0, ..Mix::table_1(args.alignment) };
     let mut case = Case::table_1(scheme, args.hosts, mix, profile);
     case.devices = args.devices;
     case.lock_wait = args.lock_wait.map(nanos);
@@ -303,9 +315,26 @@ fn variants(args: &Args, default: Variants) -> Variants {
 }
 
 fn paper(args: &Args) -> Ended {
+    if args.search {
+        let all = if args.reading.is_empty() { Reading::all() } else { args.reading.clone() };
+        let bar = progress::bar(paper::search::steps(&all), "steps");
+        let found =
+            paper::search::run(&all, |done| bar.set_position(done)).or_fail(Code::Failed)?;
+        bar.finish_and_clear();
+        print(&found)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let reading = match args.reading[..] {
+        [] => Reading::FIXED,
+        [reading] => reading,
+        _ => {
+            let what = "one --reading: several are for --search, which compares them";
+            return Err(Failure::new(Code::Unreadable, what));
+        }
+    };
     let dir = args.out.clone().unwrap_or_else(|| PathBuf::from("target/array"));
     let bar = progress::bar(paper::count(), "measurements");
-    let rows = paper::run(|done| bar.set_position(done)).or_fail(Code::Failed)?;
+    let rows = paper::run(reading, |done| bar.set_position(done)).or_fail(Code::Failed)?;
     bar.finish_and_clear();
     let (jsonl, html) = paper::write(&rows, &dir).map_err(|(path, e)| {
         let what =

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use lockify_array::{HostId, Layout, OpError, Scheme, Ticket};
+use lockify_array::{GiveBack, HostId, Layout, OpError, Scheme, Ticket};
 use lockify_report::{Row, metric};
 use lockify_sim::{Fault, MILLISECOND, Nanos, NodeId, Report, ReportEvent, SECOND, Sim};
 use rand::RngExt as _;
@@ -12,7 +12,7 @@ use crate::host::{Node, Note, cluster};
 use crate::places::Places;
 use crate::profile::Profile;
 use crate::setting::{Setting, Turns, Variants};
-use crate::workload::{self, Mix, PER_HOST, SOURCES};
+use crate::workload::{self, Arrivals, Mix, PER_HOST, SOURCES};
 
 /// The benchmark's name in rows.
 pub const BENCH: &str = "sim-array";
@@ -29,6 +29,8 @@ pub struct Case {
     pub hosts: u32,
     /// Sources of operations on all hosts together.
     pub sources: u32,
+    /// When the sources of a host begin operations.
+    pub arrivals: Arrivals,
     /// Devices: a multiple of five.
     pub devices: u16,
     /// The load of hosts.
@@ -41,6 +43,8 @@ pub struct Case {
     pub turns: Turns,
     /// The choices that the schemes leave open.
     pub variants: Variants,
+    /// Callback locking: what goes back when some locks are called back.
+    pub give_back: GiveBack,
     /// The largest difference between two clocks.
     pub clock_error: Nanos,
     /// Nothing is counted before.
@@ -56,15 +60,25 @@ impl Case {
             scheme,
             hosts,
             sources: hosts * SOURCES,
+            arrivals: Arrivals::Apart,
             devices: 20,
             mix,
             profile,
             lock_wait: None,
             turns: Turns::AtOnce,
             variants: Variants { delta_at_half: mix.alignment.delta_at_half(), basic: false },
+            give_back: GiveBack::Called,
             clock_error: 4 * MILLISECOND,
             warm_up: 4 * SECOND,
             length: 40 * SECOND,
+        }
+    }
+
+    /// How many clocks begin operations.
+    fn wakes(&self) -> u32 {
+        match self.arrivals {
+            Arrivals::Apart => self.sources,
+            Arrivals::Together => self.hosts,
         }
     }
 
@@ -151,7 +165,7 @@ struct Counts {
 pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
     let layout = workload::layout(case.devices).ok_or(MeasureError::Devices(case.devices))?;
     let Variants { basic, delta_at_half } = case.variants;
-    let lock_wait = case.lock_wait;
+    let (lock_wait, give_back) = (case.lock_wait, case.give_back);
     let setting = Setting {
         network: case.profile.network(),
         disk: case.profile.disk(),
@@ -161,6 +175,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         events: false,
         host: Rc::new(move |config| {
             config.delta_at_half = delta_at_half;
+            config.give_back = give_back;
             if let Some(wait) = lock_wait {
                 config.first_patience = wait;
                 config.patience = wait..=wait;
@@ -176,7 +191,7 @@ pub fn measure(case: &Case, seed: u64) -> Result<Measured, MeasureError> {
         let by = sim.fault_random().random_range(0..=case.clock_error) as i64;
         sim.inject_at(0, Fault::ClockStep { node, by });
     }
-    for source in 0..case.sources {
+    for source in 0..case.wakes() {
         // Connections are made before.
         let first = SECOND + workload::first(sim.workload_random());
         sim.wake_at(first, source.into());
@@ -216,7 +231,7 @@ impl Run<'_> {
         let most = (self.case.offered() * SWAMPED) as usize;
         while let Ok(Report { at, event }) = self.sim.next_report(end) {
             match event {
-                ReportEvent::Wake(source) => self.submit(at, source),
+                ReportEvent::Wake(source) => self.wake(at, source),
                 ReportEvent::Note { node, note: Note::Done { ticket, result, .. }, .. } => {
                     result?;
                     if let Some(begun) = self.under_way.remove(&(node, ticket)) {
@@ -232,12 +247,17 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// A source's next operation; the one after it comes whether or not this one has ended.
-    fn submit(&mut self, at: Nanos, source: u64) {
-        let random = self.sim.workload_random();
-        let again = workload::think().sample(random);
-        let work = self.case.mix.draw(&self.layout, random);
+    /// The next operation of a source, or of all of a host's; those after it come whether or not this one has ended.
+    fn wake(&mut self, at: Nanos, source: u64) {
+        let again = workload::think().sample(self.sim.workload_random());
+        for _ in 0..self.case.sources / self.case.wakes() {
+            self.submit(at, source);
+        }
         self.sim.wake_at(at + again, source);
+    }
+
+    fn submit(&mut self, at: Nanos, source: u64) {
+        let work = self.case.mix.draw(&self.layout, self.sim.workload_random());
         let host = HostId((source % u64::from(self.case.hosts)) as u32);
         let node = self.places.host(host);
         let ticket = Ticket(self.next);

@@ -20,11 +20,22 @@ const DISK_BANDWIDTH: u64 = 16_666_667;
 /// 10 MB/s, each direction between two nodes.
 const NETWORK_BANDWIDTH: u64 = 10_000_000;
 
+/// The distribution of a disk's positioning time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seeks {
+    /// Normal with a deviation of 1 ms, which is how Table 1's "variance 1 ms" is read here.
+    Narrow,
+    /// Exponential: much wider than the table says.
+    Wide,
+}
+
 /// The costs of an array's machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Mean of the disk's positioning; its deviation is 1 ms, which is how "variance 1 ms" is read here.
+    /// Mean of the disk's positioning.
     pub positioning: Nanos,
+    /// How single positionings differ from their mean.
+    pub seeks: Seeks,
     /// Share of reads that the disk's cache serves: they take the transfer only. Writes always go to the medium.
     pub hits: f64,
     /// Time of a message on the way, without transfer.
@@ -40,6 +51,7 @@ impl Profile {
     pub fn table_1(positioning: Nanos) -> Profile {
         Profile {
             positioning,
+            seeks: Seeks::Narrow,
             hits: 0.0,
             message: window(2 * MILLISECOND),
             // The table has a mean; devices are no hosts, and take no time besides their disks.
@@ -50,7 +62,10 @@ impl Profile {
 
     /// Disks: one operation at a time, first come, first served.
     pub fn disk(&self) -> DiskConfig {
-        let write = Delay::Normal { mean: self.positioning, deviation: MILLISECOND };
+        let write = match self.seeks {
+            Seeks::Narrow => Delay::Normal { mean: self.positioning, deviation: MILLISECOND },
+            Seeks::Wide => Delay::Exponential { base: 0, mean: self.positioning },
+        };
         let rare = Box::new(Delay::ZERO);
         let read = Delay::Mixed { usual: Box::new(write.clone()), rare, share: self.hits };
         DiskConfig {

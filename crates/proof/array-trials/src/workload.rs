@@ -63,6 +63,34 @@ impl Alignment {
     }
 }
 
+/// How the paper's "access size uniformly varies between 1 and 4 stripe units" becomes whole units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sizes {
+    /// Each number of units is equally likely.
+    Equal,
+    /// A uniform length is rounded to whole units: the least and the most are half as likely as the others.
+    Rounded,
+}
+
+impl Sizes {
+    /// The units of an operation, from one up to `most`.
+    fn draw(self, most: u64, random: &mut Random) -> u64 {
+        match self {
+            Sizes::Equal => random.random_range(1..=most),
+            Sizes::Rounded => random.random_range(2..2 * most).div_ceil(2),
+        }
+    }
+}
+
+/// When a host's operations come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrivals {
+    /// Each source keeps its own time.
+    Apart,
+    /// A host's sources begin operations at the same time, and think at the same time.
+    Together,
+}
+
 /// There is no such rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no alignment \"{0}\"; there are stripe and free")]
@@ -100,19 +128,21 @@ pub struct Mix {
     pub used: f64,
     /// Where operations begin and end.
     pub alignment: Alignment,
+    /// How long they are.
+    pub sizes: Sizes,
 }
 
 impl Mix {
     /// Table 1's.
     pub fn table_1(alignment: Alignment) -> Mix {
-        Mix { reads: 0.7, used: 1.0, alignment }
+        Mix { reads: 0.7, used: 1.0, alignment, sizes: Sizes::Equal }
     }
 
     /// The next operation: from 1 to 4 units, read or written.
     pub fn draw(&self, layout: &Layout, random: &mut Random) -> Work {
         let data = u64::from(layout.data);
         let stripes = ((layout.stripes as f64 * self.used).ceil() as u64).clamp(1, layout.stripes);
-        let count = random.random_range(1..=data);
+        let count = self.sizes.draw(data, random);
         let start = match self.alignment {
             Alignment::Stripe => {
                 random.random_range(0..stripes) * data + random.random_range(0..=data - count)

@@ -78,8 +78,20 @@ pub(super) struct Freed {
 /// More parts than this are not kept without users.
 const MOST_IDLE: usize = 16_384;
 
+/// The locks that a host gives back when the lock server calls some back. The array paper does not say. To give back more than
+/// is called is always right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GiveBack {
+    /// Those that are called, and shared use is kept if the caller only reads.
+    #[default]
+    Called,
+    /// Altogether, with the unused ones of the same grant.
+    Grant,
+}
+
 #[derive(Default)]
 pub(super) struct LockCache {
+    give_back: GiveBack,
     parts: BTreeMap<PartId, Part>,
     /// Parts by device and first block; none is longer than `longest` blocks.
     places: BTreeSet<(DeviceId, u64, PartId)>,
@@ -97,6 +109,10 @@ fn overlap(a: &LockRange, b: &LockRange) -> bool {
 }
 
 impl LockCache {
+    pub fn new(give_back: GiveBack) -> LockCache {
+        LockCache { give_back, ..LockCache::default() }
+    }
+
     /// The lease has been renewed, and can be used until then.
     pub fn renewed(&mut self, until: Time) {
         self.lease_until = self.lease_until.max(until);
@@ -384,6 +400,7 @@ impl LockCache {
                 continue;
             };
             // Called to be shared and then altogether: the stronger counts.
+            let shared = shared && self.give_back == GiveBack::Called;
             part.called = Some(part.called.unwrap_or(true) && shared);
             part.until = Some(part.until.unwrap_or(self.lease_until));
             if part.users.is_empty() {
@@ -392,7 +409,20 @@ impl LockCache {
                 self.yield_part(*id, now, &mut freed);
             }
         }
+        if self.give_back == GiveBack::Grant {
+            parts.iter().for_each(|id| self.give_back_grant(id.op, &mut freed));
+        }
         freed
+    }
+
+    /// Gives back the unused parts of a grant.
+    fn give_back_grant(&mut self, op: OpId, freed: &mut Freed) {
+        let all = PartId { op, index: 0 }..=PartId { op, index: u16::MAX };
+        let unused = self.parts.range(all).filter(|(_, part)| part.users.is_empty());
+        for id in unused.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.forget(id);
+            freed.free.push(id);
+        }
     }
 
     /// All that is held, for a server that has restarted.

@@ -56,6 +56,8 @@ use repair_job::RepairJob;
 use server_locks::ServerLocks;
 use unflushed::Unflushed;
 
+pub use callback::GiveBack;
+
 /// A host's configuration. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostConfig {
@@ -75,6 +77,8 @@ pub struct HostConfig {
     pub delta_at_half: bool,
     /// How long a lock server or device trusts a silent host. The host renews long operations three times in this time.
     pub lease: Time,
+    /// Callback locking: what goes back when some locks are called back.
+    pub give_back: GiveBack,
     /// How long a device may owe an answer about blocks. Then operations that wait for it fail, and later ones at once. No
     /// operation takes more than twice as long. A device that restarts, or is given up, must take less. `Time::MAX`: they
     /// wait for ever.
@@ -111,6 +115,7 @@ impl HostConfig {
             durable: true,
             delta_at_half: false,
             lease: 4_000 * MS,
+            give_back: GiveBack::Called,
             patience_with_devices: 32_000 * MS,
             starving_after: 8,
             first_patience: 100 * MS,
@@ -299,7 +304,7 @@ impl ArrayHost {
         ArrayHost {
             state: config.state.clone(),
             control: control::of(&config),
-            locks: ServerLocks::of(config.scheme, config.lease),
+            locks: ServerLocks::of(&config),
             patience: Patience::new(config.first_patience, config.patience.clone()),
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             clock: Clock { last: 0, fast: 0, host: config.life.host.0 },

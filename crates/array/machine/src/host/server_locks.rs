@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::HostConfig;
 use super::callback::{Freed, LockCache, Want};
 use super::engine::{Phase, Role};
 use super::{ArrayHost, HostOutput};
@@ -88,9 +89,10 @@ pub(super) struct ServerLocks {
 
 impl ServerLocks {
     /// None for schemes that have no lock server.
-    pub(super) fn of(scheme: Scheme, lease: Time) -> Option<Self> {
+    pub(super) fn of(config: &HostConfig) -> Option<Self> {
+        let HostConfig { scheme, lease, give_back, .. } = *config;
         scheme.has_server().then(|| ServerLocks {
-            cache: (scheme == Scheme::CallbackLocking).then(LockCache::default),
+            cache: (scheme == Scheme::CallbackLocking).then(|| LockCache::new(give_back)),
             registered: false,
             server: ServerId(0),
             term: 0,
@@ -581,7 +583,7 @@ impl ArrayHost {
 
     /// Nothing is held any more: this life is over.
     pub(super) fn forget_locks(&mut self) {
-        self.locks = ServerLocks::of(self.config.scheme, self.config.lease);
+        self.locks = ServerLocks::of(&self.config);
     }
 
     /// Whom a repair has to tell of a life beside devices.

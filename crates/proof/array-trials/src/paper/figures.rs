@@ -5,18 +5,19 @@ use lockify_report::{Case as Properties, Row, Value, metric};
 use lockify_sim::{MILLISECOND, Nanos, SECOND};
 
 use super::published::{LATENCY_LIMIT_MS, figure_6, published};
+use super::reading::Lab;
 use super::{Part, row};
 use crate::measure::{Case, MeasureError, Measured, SCHEMES, measure};
-use crate::profile::{Calibration, Profile, window};
+use crate::profile::{Calibration, window};
 use crate::scale;
 use crate::setting::Turns;
-use crate::workload::{Alignment, Mix, PER_HOST};
+use crate::workload::{Alignment, PER_HOST};
 
 /// All runs have this seed.
 const SEED: u64 = 1;
 
 /// Table 1's hosts.
-const HOSTS: u32 = 16;
+pub(super) const HOSTS: u32 = 16;
 
 /// The rule for figures that the paper shows once; figure 6 is measured by both.
 pub(super) const ALIGNMENT: Alignment = Alignment::Stripe;
@@ -31,6 +32,8 @@ const SHORT: Nanos = 12 * SECOND;
 
 /// Shares of the array that are used, in percent (figures 5b and 8).
 const USED: [f64; 11] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0];
+/// Those of them at which callback and server locking are compared (figure 5b).
+pub(super) const SHARED: [f64; 6] = [100.0, 40.0, 20.0, 10.0, 5.0, 2.0];
 /// Percent of reads (figure 10, right), and only reads.
 const READS: [f64; 6] = [10.0, 30.0, 50.0, 70.0, 90.0, 100.0];
 /// Longest latencies of messages in milliseconds (figure 11).
@@ -54,54 +57,66 @@ const STRICT_WAIT: Nanos = 5 * MILLISECOND;
 /// When the paper's devices handle requests. It says "when conflicting requests build up in the disk queues" (the array
 /// paper, section 4.7). With locks it also says "requests … queued behind the blocked (deadlocked) requests until
 /// time-outs unlock" (4.4).
-fn papers_turns(scheme: Scheme) -> Turns {
+pub(super) fn papers_turns(scheme: Scheme) -> Turns {
     if scheme == Scheme::DeviceLocking { Turns::Strict } else { Turns::InTurn }
 }
 
 /// All parts.
-pub(super) fn parts() -> Vec<Part> {
-    let mut parts = Vec::new();
+pub(super) fn parts(lab: Lab) -> Vec<Part> {
     // The longest first, so that nobody waits for them at the end.
-    parts.extend(SCHEMES.map(at_scale));
-    for scheme in SCHEMES {
-        parts.extend(Alignment::ALL.map(|alignment| scaling(scheme, alignment)));
-    }
-    for (hits, hosts) in HITS {
-        parts.extend(SCHEMES.map(|scheme| faster_disks(scheme, hits, hosts)));
-    }
-    for scheme in SCHEMES {
-        parts.extend(Alignment::ALL.map(|alignment| baseline(scheme, alignment)));
-        // For latencies, which need no rare events.
-        let short = Case { length: SHORT, ..loaded(scheme, Calibration::Peak) };
-        parts.extend(USED.map(|used| contention(short.clone(), used, "5b")));
-        parts.extend(USED.map(|used| contention(loaded(scheme, Calibration::Latency), used, "8")));
-        parts.extend(READS.map(|reads| messages(scheme, reads)));
-        parts.extend(WINDOWS.map(|longest| skew(scheme, longest)));
-    }
+    let mut parts: Vec<Part> = SCHEMES.map(at_scale).into();
+    parts.extend(compared(lab));
     for scheme in [Scheme::ZeroOverhead, Scheme::DeviceLocking, Scheme::TimestampOrdering] {
-        parts.push(other_turns(scheme, Turns::AtOnce));
-        let at_once = of_turns(loaded(scheme, Calibration::Latency), Turns::AtOnce);
+        parts.push(other_turns(lab, scheme, Turns::AtOnce));
+        let at_once = of_turns(lab.loaded(scheme, Calibration::Latency), Turns::AtOnce);
         let short = Case { length: SHORT, ..at_once };
         parts.extend(USED.map(|used| contention(short.clone(), used, "8, at once")));
     }
-    parts.push(other_turns(Scheme::DeviceLocking, Turns::InTurn));
+    parts.push(other_turns(lab, Scheme::DeviceLocking, Turns::InTurn));
     for lock_wait in LOCK_WAITS {
-        parts.extend(FEW.map(|used| lock_waits(lock_wait, used)));
-        parts.push(many_hosts(lock_wait));
+        parts.extend(FEW.map(|used| lock_waits(lab, lock_wait, used)));
+        parts.push(many_hosts(lab, lock_wait));
     }
     parts
 }
 
-/// A case with the paper's devices.
-fn table_1(scheme: Scheme, hosts: u32, alignment: Alignment, calibration: Calibration) -> Case {
-    let profile = Profile::table_1(calibration.positioning(alignment));
-    let case = Case::table_1(scheme, hosts, Mix::table_1(alignment), profile);
-    of_turns(case, papers_turns(scheme))
+/// The parts that are compared with published results.
+pub(super) fn compared(lab: Lab) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for scheme in SCHEMES {
+        parts.extend(Alignment::ALL.map(|alignment| scaling(lab, scheme, alignment)));
+    }
+    for (hits, hosts) in HITS {
+        parts.extend(SCHEMES.map(|scheme| faster_disks(lab, scheme, hits, hosts)));
+    }
+    for scheme in SCHEMES {
+        parts.extend(Alignment::ALL.map(|alignment| baseline(lab, scheme, alignment)));
+        // For latencies, which need no rare events.
+        let short = Case { length: SHORT, ..lab.loaded(scheme, Calibration::Peak) };
+        parts.extend(USED.map(|used| contention(short.clone(), used, "5b")));
+        parts.extend(
+            USED.map(|used| contention(lab.loaded(scheme, Calibration::Latency), used, "8")),
+        );
+        parts.extend(READS.map(|reads| messages(lab, scheme, reads)));
+        parts.extend(WINDOWS.map(|longest| skew(lab, scheme, longest)));
+    }
+    parts
 }
 
-/// The same with Table 1's hosts, and the rule of alignment for figures that the paper shows once.
-fn loaded(scheme: Scheme, calibration: Calibration) -> Case {
-    table_1(scheme, HOSTS, ALIGNMENT, calibration)
+/// The parts that the disputed results need ([`super::criteria::disputed`]).
+pub(super) fn disputed(lab: Lab) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for scheme in SCHEMES {
+        parts.extend(Alignment::ALL.map(|alignment| baseline(lab, scheme, alignment)));
+        if scheme != Scheme::CallbackLocking {
+            parts.extend(READS.map(|reads| messages(lab, scheme, reads)));
+        }
+    }
+    for scheme in [Scheme::ZeroOverhead, Scheme::ServerLocking, Scheme::CallbackLocking] {
+        let short = Case { length: SHORT, ..lab.loaded(scheme, Calibration::Peak) };
+        parts.extend(SHARED.map(|used| contention(short.clone(), used, "5b")));
+    }
+    parts
 }
 
 /// The properties that a measurement's rows share.
@@ -118,14 +133,14 @@ fn rows(found: &Measured, case: &Properties) -> Vec<Row> {
     found.rows().into_iter().map(|row| row.case(case.clone())).collect()
 }
 
-fn keeps_up(found: &Measured) -> bool {
+pub(super) fn keeps_up(found: &Measured) -> bool {
     !found.swamped && found.mean_ms() <= LATENCY_LIMIT_MS
 }
 
 /// Figure 6 but for the peak, by the calibration for latencies.
-fn baseline(scheme: Scheme, alignment: Alignment) -> Part {
+fn baseline(lab: Lab, scheme: Scheme, alignment: Alignment) -> Part {
     Part::new(move || {
-        let mut case = table_1(scheme, HOSTS, alignment, Calibration::Latency);
+        let mut case = lab.table_1(scheme, HOSTS, alignment, Calibration::Latency);
         case.length = 60 * SECOND;
         let found = measure(&case, SEED)?;
         let mut rows = rows(&found, &properties("6", alignment, scheme));
@@ -144,10 +159,10 @@ fn baseline(scheme: Scheme, alignment: Alignment) -> Part {
 }
 
 /// Figures 5a and 10, left: more and more hosts, up to the first overload. It also gives figure 6's peak.
-fn scaling(scheme: Scheme, alignment: Alignment) -> Part {
+fn scaling(lab: Lab, scheme: Scheme, alignment: Alignment) -> Part {
     Part::new(move || {
         let shared = properties("5a", alignment, scheme);
-        let case = |hosts| table_1(scheme, hosts, alignment, Calibration::Peak);
+        let case = |hosts| lab.table_1(scheme, hosts, alignment, Calibration::Peak);
         let mut all = Vec::new();
         let mut most = STEP;
         for hosts in [4, 8, 12, 16, 20, 24, 28].into_iter().chain((30..).step_by(STEP as usize)) {
@@ -192,10 +207,11 @@ fn peak(from: u32, case: impl Fn(u32) -> Case) -> Result<Row, MeasureError> {
 }
 
 /// Figure 6 with devices that handle requests in another way.
-fn other_turns(scheme: Scheme, turns: Turns) -> Part {
+fn other_turns(lab: Lab, scheme: Scheme, turns: Turns) -> Part {
     Part::new(move || {
-        let case =
-            |hosts, calibration| of_turns(table_1(scheme, hosts, ALIGNMENT, calibration), turns);
+        let case = |hosts, calibration| {
+            of_turns(lab.table_1(scheme, hosts, ALIGNMENT, calibration), turns)
+        };
         let found = measure(&case(HOSTS, Calibration::Latency), SEED)?;
         let mut shared = properties("6, turns", ALIGNMENT, scheme);
         shared.insert("turns".to_owned(), turns.name().into());
@@ -206,7 +222,7 @@ fn other_turns(scheme: Scheme, turns: Turns) -> Part {
 }
 
 /// A case with devices that handle requests in this way. Only at strict ones is the time-out fixed.
-fn of_turns(case: Case, turns: Turns) -> Case {
+pub(super) fn of_turns(case: Case, turns: Turns) -> Case {
     Case { turns, lock_wait: (turns == Turns::Strict).then_some(STRICT_WAIT), ..case }
 }
 
@@ -244,8 +260,8 @@ fn contention(mut case: Case, percent: f64, figure: &'static str) -> Part {
 }
 
 /// Beside figure 8: devices at once, and device locking with a fixed time-out.
-fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
-    let case = loaded(Scheme::DeviceLocking, Calibration::Latency);
+fn lock_waits(lab: Lab, lock_wait_ms: u64, percent: f64) -> Part {
+    let case = lab.loaded(Scheme::DeviceLocking, Calibration::Latency);
     let mut case = of_turns(case, Turns::AtOnce);
     case.mix.used = percent / 100.0;
     case.lock_wait = Some(lock_wait_ms * MILLISECOND);
@@ -255,8 +271,8 @@ fn lock_waits(lock_wait_ms: u64, percent: f64) -> Part {
 }
 
 /// Beside figure 12: the same with 60 % cache hits, and as many hosts as in the paper's collapse.
-fn many_hosts(lock_wait_ms: u64) -> Part {
-    let case = table_1(Scheme::DeviceLocking, COLLAPSE, ALIGNMENT, Calibration::Peak);
+fn many_hosts(lab: Lab, lock_wait_ms: u64) -> Part {
+    let case = lab.table_1(Scheme::DeviceLocking, COLLAPSE, ALIGNMENT, Calibration::Peak);
     let mut case = of_turns(case, Turns::AtOnce);
     case.profile.hits = 0.6;
     case.lock_wait = Some(lock_wait_ms * MILLISECOND);
@@ -265,16 +281,16 @@ fn many_hosts(lock_wait_ms: u64) -> Part {
 }
 
 /// Figure 10, right: messages by the share of reads.
-fn messages(scheme: Scheme, percent: f64) -> Part {
-    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Peak);
+fn messages(lab: Lab, scheme: Scheme, percent: f64) -> Part {
+    let mut case = lab.table_1(scheme, HOSTS, ALIGNMENT, Calibration::Peak);
     case.mix.reads = percent / 100.0;
     case.length = SHORT;
     point("10", "read_percent", percent, case)
 }
 
 /// Figure 11: messages take from 1 ms up to ever longer.
-fn skew(scheme: Scheme, longest_ms: Nanos) -> Part {
-    let mut case = table_1(scheme, HOSTS, ALIGNMENT, Calibration::Latency);
+fn skew(lab: Lab, scheme: Scheme, longest_ms: Nanos) -> Part {
+    let mut case = lab.table_1(scheme, HOSTS, ALIGNMENT, Calibration::Latency);
     case.profile.message = window(longest_ms * MILLISECOND);
     case.length = 20 * SECOND;
     point("11", "window_ms", longest_ms as f64, case)
@@ -282,11 +298,11 @@ fn skew(scheme: Scheme, longest_ms: Nanos) -> Part {
 
 /// Figure 12: disks with caches, and more and more hosts, up to the first overload. It goes at least to the point where
 /// the paper's device locking collapses.
-fn faster_disks(scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
+fn faster_disks(lab: Lab, scheme: Scheme, percent: f64, hosts: &'static [u32]) -> Part {
     Part::new(move || {
         let mut all = Vec::new();
         for &hosts in hosts {
-            let mut case = table_1(scheme, hosts, ALIGNMENT, Calibration::Peak);
+            let mut case = lab.table_1(scheme, hosts, ALIGNMENT, Calibration::Peak);
             case.profile.hits = percent / 100.0;
             case.length = SHORT;
             let found = measure(&case, SEED)?;

@@ -4,6 +4,8 @@
 mod criteria;
 mod figures;
 mod published;
+pub mod reading;
+pub mod search;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,7 @@ pub use criteria::{Criterion, criteria};
 use crate::measure::{BENCH, MeasureError};
 use crate::workload::Alignment;
 use figures::Found;
+use reading::{Lab, Reading};
 
 /// A part of the experiments.
 pub struct Part(Box<dyn Fn() -> Found + Send + Sync>);
@@ -27,15 +30,22 @@ impl Part {
 
 /// How many parts there are.
 pub fn count() -> u64 {
-    figures::parts().len() as u64
+    figures::parts(Lab::fixed()).len() as u64
 }
 
-/// Runs all parts on all cores; `progress` is told how many are done.
+/// Runs all parts on all cores, by a reading of the paper; `progress` is told how many are done.
 ///
 /// # Errors
 /// The first part that could not be measured.
-pub fn run(progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
-    lockify_sim::run_parts(&figures::parts(), |part| part.0(), progress)
+pub fn run(reading: Reading, progress: impl Fn(u64) + Sync) -> Result<Vec<Row>, MeasureError> {
+    let lab = Lab::fitted(reading)?;
+    lockify_sim::run_parts(&figures::parts(lab), |part| part.0(), progress)
+}
+
+/// Runs parts one after the other.
+fn run_all(parts: &[Part]) -> Found {
+    let rows: Result<Vec<Vec<Row>>, MeasureError> = parts.iter().map(|part| part.0()).collect();
+    Ok(rows?.into_iter().flatten().collect())
 }
 
 fn row(metric: &Metric, value: f64) -> Row {

@@ -209,3 +209,19 @@ fn no_repair_waits_for_who_waits() {
     assert_eq!(c.done(1, 0).ready, [0; 0], "the repair is under way");
     assert_eq!(c.done(3, 0).ready, [2]);
 }
+
+#[test]
+fn a_callback_may_bring_back_the_rest_of_its_grant() {
+    let granted = |give_back| {
+        let mut c = LockCache::new(give_back);
+        c.renewed(1000);
+        c.granted(op(1), &[range(0, 4, X), range(8, 4, X), range(16, 4, X)], &[], false);
+        c.done(1, 0);
+        // The third one is in use again, and stays.
+        assert_eq!(c.want(2, &[range(16, 4, S)], &[], false, 0), Want::Ready);
+        let freed = c.call_back(&[part(1, 0)], true, 0);
+        (freed.free, freed.shared)
+    };
+    assert_eq!(granted(GiveBack::Called), (vec![], vec![part(1, 0)]));
+    assert_eq!(granted(GiveBack::Grant), (vec![part(1, 0), part(1, 1)], vec![]));
+}
