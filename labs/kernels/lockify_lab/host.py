@@ -29,8 +29,8 @@ NODE_PACKAGES = (
     "ibverbs-providers", "nbd-client", "xfsprogs",
 )  # fmt: skip
 TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev")
-# For the baselines of `bench paper`.
-BENCH_PACKAGES = ("postmark", "nfs-kernel-server")
+# For the baselines of `bench paper` and `bench array`.
+BENCH_PACKAGES = ("postmark", "nfs-kernel-server", "fio", "mdadm", "nbdkit")
 
 
 def cache_dir() -> Path:

@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    fn spans(mix: Mix, layout: &Layout) -> impl Iterator<Item = Span> {
+    fn spans(mix: Mix, layout: &Layout) -> impl Iterator<Item = Span> + use<> {
         let mut random = Random::seed_from_u64(5);
         let layout = *layout;
         (0..20_000).map(move |_| match mix.draw(&layout, &mut random) {
@@ -189,6 +189,22 @@ mod tests {
         assert_eq!(crossing(Alignment::Stripe), 0.0);
         // Of 1 to 4 units none, one, two or three of four places cross.
         assert!((crossing(Alignment::Free) - 6.0 / 16.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn lengths_are_equally_likely_or_rounded() {
+        let shares = |sizes| {
+            let mix = Mix { sizes, ..Mix::table_1(Alignment::Stripe) };
+            let mut shares = [0.0; 4];
+            let all = spans(mix, &layout(20).unwrap());
+            all.for_each(|span| shares[span.count as usize - 1] += 6.0 / 20_000.0);
+            shares
+        };
+        let near = |found: [f64; 4], wanted: [f64; 4]| {
+            assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 0.1), "{found:?}");
+        };
+        near(shares(Sizes::Equal), [1.5; 4]);
+        near(shares(Sizes::Rounded), [1.0, 2.0, 2.0, 1.0]);
     }
 
     #[test]

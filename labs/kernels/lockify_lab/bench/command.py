@@ -16,7 +16,7 @@ from ..errors import Exit, LabError, UsageError
 from ..host import command, need_root, say
 from ..options import Options
 from . import effort as efforts
-from . import figures, gates, load, locks, nfs
+from . import array, figures, gates, load, locks, nfs
 from .cluster import Cluster, Setup, booted, end_labs
 from .effort import Effort
 from .load import Programs
@@ -65,6 +65,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     about = f"time limit in seconds ({limits}); rows that there are then become a report, too"
     paper.add_argument("--timeout", type=float, default=argparse.SUPPRESS, metavar="S", help=about)
     paper.set_defaults(bench=_paper, limit=lambda given: _effort(given).limit)
+    array.arguments(benches.add_parser("array", help="a shared array beside md over network block devices"))
     locks.arguments(benches.add_parser("locks", help="what lock services do: the kernel's lock manager and Lockify"))
 
 

@@ -253,3 +253,26 @@ impl Lab {
         self.table_1(scheme, HOSTS, ALIGNMENT, calibration)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_reading_comes_back_from_its_name() {
+        let all = Reading::all();
+        assert_eq!((all[0], all.len()), (Reading::FIXED, 1 << CHOICES.len()));
+        let names: BTreeSet<String> = all.iter().map(Reading::to_string).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|reading| reading.to_string().parse() == Ok(*reading)));
+        assert_eq!("grant,nothing".parse::<Reading>(), Err(UnknownChoice("nothing".into())));
+    }
+
+    #[test]
+    fn the_slowest_disk_that_fits_is_found() {
+        assert_eq!(slowest(|positioning| Ok(positioning <= 4_567 * MICROSECOND)), Ok(456 * STEP));
+        assert_eq!(slowest(|_| Ok(false)), Ok(0));
+    }
+}
