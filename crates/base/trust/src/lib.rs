@@ -12,7 +12,7 @@
 //! A [`Keyring`] holds the credentials in use; they can be replaced while a node runs.
 //!
 //! Programs tell each other values as [frames](frame), over a [`Socket`] or another connection with an [`Inbox`]. Processes
-//! of one release do it over a [`Line`], which knows how they begin ([`speech`]) but not what they talk about. Other threads
+//! do it over a [`Line`], which knows how they begin ([`speech`]) but not what they talk about. Other threads
 //! of a process put letters to its event loop into a [`Mailbox`]. An [`Address`] says where a process is reached. A file that only one of them may use is a [`LockedFile`].
 #![forbid(unsafe_code)]
 
@@ -38,6 +38,7 @@ mod shared_key;
 mod socket;
 pub mod speech;
 mod text;
+mod versions;
 
 pub use address::Address;
 pub use authority::{Authority, Lifetime};
@@ -57,3 +58,4 @@ pub use secured::Reading;
 pub use shared_key::{SharedKey, generate_key_file};
 pub use socket::Socket;
 pub use text::{cut, printable, printable_json, printable_lines, printable_start};
+pub use versions::Versions;

@@ -10,6 +10,7 @@ use mio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 
+use crate::Versions;
 use crate::inbox::KEPT;
 use crate::secured::Reading;
 use crate::socket::Socket;
@@ -41,7 +42,9 @@ impl std::fmt::Display for End {
 #[derive(Debug)]
 pub struct Line<F> {
     socket: Socket,
-    /// The other side's version, once its head is there.
+    /// The versions that this side speaks.
+    spoken: Versions,
+    /// The version of this connection, once the other side's head is there.
     version: Option<u16>,
     /// It has introduced itself, and may say more at once.
     greeted: bool,
@@ -62,11 +65,12 @@ pub struct Line<F> {
 
 impl<F: Framed> Line<F> {
     /// A connection that does not block. Its head is the first thing to be written. `silence`: how long the other machine may
-    /// not answer.
+    /// not answer. `spoken`: no more than [`Framed::SPOKEN`].
     pub fn new(
         stream: TcpStream,
         session: Option<rustls::Connection>,
         silence: Duration,
+        spoken: Versions,
     ) -> Line<F> {
         // Without these a machine that vanishes is noticed late, which is no reason not to talk.
         let _ = watch(&stream, silence);
@@ -75,9 +79,10 @@ impl<F: Framed> Line<F> {
             socket.secure(session);
         }
         let mut out = Vec::new();
-        encode_head::<F>(&mut out);
+        encode_head::<F>(&mut out, spoken.newest);
         Line {
             socket,
+            spoken,
             version: None,
             greeted: false,
             drained: false,
@@ -94,6 +99,11 @@ impl<F: Framed> Line<F> {
     /// Returns true if the other side has proved to be this node; without keys none has to.
     pub fn proves(&self, cluster: &str, node: u32) -> bool {
         self.socket.proves(cluster, node)
+    }
+
+    /// The version that both sides speak, once the other side has said anything.
+    pub fn version(&self) -> Option<u16> {
+        self.version
     }
 
     /// The other side has introduced itself.
@@ -188,20 +198,22 @@ impl<F: Framed> Line<F> {
 
     fn frame(&mut self) -> Result<Option<F>, SpeechError> {
         let inbox = &mut self.socket.inbox;
-        let theirs = match self.version {
+        let newest = match self.version {
             Some(version) => version,
             None => {
-                let Some(version) = decode_head::<F>(inbox.rest())? else { return Ok(None) };
+                let Some(theirs) = decode_head::<F>(inbox.rest())? else { return Ok(None) };
                 inbox.skip(HEAD);
-                *self.version.insert(version)
+                // A side that is too new to speak this one's versions says so itself.
+                *self.version.insert(theirs.min(self.spoken.newest))
             }
         };
         let found = decode::<F>(inbox.rest(), self.greeted);
-        // Of another version, a refusal is all that can be understood.
+        // Of an older version, a refusal is all that can be understood.
         let refusal = |(frame, _): &(F, usize)| frame.refused().is_some();
         let understood = found.as_ref().is_ok_and(|found| found.as_ref().is_none_or(refusal));
-        if theirs != F::VERSION && !understood {
-            return Err(SpeechError::Version { subject: F::SUBJECT, theirs, ours: F::VERSION });
+        if newest < self.spoken.oldest && !understood {
+            let (subject, ours) = (F::SUBJECT, self.spoken);
+            return Err(SpeechError::Version { subject, theirs: newest, ours });
         }
         let Some((frame, used)) = found? else { return Ok(None) };
         inbox.skip(used);
@@ -285,7 +297,7 @@ mod tests {
 
     impl Framed for Word {
         const MAGIC: [u8; 8] = *b"LOCKIFY?";
-        const VERSION: u16 = 3;
+        const SPOKEN: Versions = Versions { oldest: 3, newest: 5 };
         const SPEAKER: &'static str = "test";
         const SUBJECT: &'static str = "tests";
         const MAX_GREETING: usize = 64;
@@ -324,7 +336,7 @@ mod tests {
 
     fn line(socket: Plain) -> Line<Word> {
         socket.set_nonblocking(true).unwrap();
-        Line::new(TcpStream::from_std(socket), None, Duration::from_secs(10))
+        Line::new(TcpStream::from_std(socket), None, Duration::from_secs(10), Word::SPOKEN)
     }
 
     fn head(version: u16) -> Vec<u8> {
@@ -416,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_not_given_memory_and_another_version_is_heard_only_when_it_refuses() {
+    fn strangers_are_not_given_memory_and_an_older_version_is_heard_only_when_it_refuses() {
         let ends = |version, bytes: &[u8]| {
             let (mut there, mut here) = connected();
             there.write_all(&[&head(version), bytes].concat()).unwrap();
@@ -428,15 +440,30 @@ mod tests {
         assert_eq!(ends(3, &(length as u32).to_le_bytes()), too_long);
         let unlucky = foreign(SpeechError::Malformed("an unlucky word"));
         assert_eq!(ends(3, &framed(&Word::Yes(vec![13]))), unlucky);
-        let other = SpeechError::Version { subject: "tests", theirs: 4, ours: 3 };
-        assert_eq!(ends(4, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
+        let other = SpeechError::Version { subject: "tests", theirs: 2, ours: Word::SPOKEN };
         assert_eq!(
-            ends(4, &framed(&Word::No("too\nold".into()))),
+            other.to_string(),
+            "it speaks version 2 of tests and this side versions 3 to 5: upgrade the older side"
+        );
+        assert_eq!(ends(2, &framed(&Word::Yes(vec![1]))), Err(End::Foreign(other)));
+        assert_eq!(
+            ends(2, &framed(&Word::No("too\nold".into()))),
             Ok(Word::No("too\\nold".into()))
         );
         // A greeting has at most 64 bytes here, and yet the longest refusal is no frame that is too long.
         let long = Word::No("x".repeat(MAX_TEXT));
-        assert_eq!(ends(4, &framed(&long)), Ok(long));
+        assert_eq!(ends(2, &framed(&long)), Ok(long));
+    }
+
+    #[test]
+    fn both_sides_speak_the_newest_version_that_both_know() {
+        for (theirs, common) in [(3, 3), (4, 4), (5, 5), (9, 5)] {
+            let (mut there, mut here) = connected();
+            assert_eq!(here.version(), None);
+            there.write_all(&[head(theirs), framed(&Word::Yes(vec![1]))].concat()).unwrap();
+            assert_eq!(word(&mut here), Ok(Word::Yes(vec![1])));
+            assert_eq!(here.version(), Some(common));
+        }
     }
 
     /// A refusing side hangs up. Further output of this side is answered with a reset, and the refusal has come before.

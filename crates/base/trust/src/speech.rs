@@ -1,10 +1,12 @@
 //! The messages of the two ends of a [`Line`](crate::Line), as bytes. Encoding and decoding are pure functions.
 //!
-//! Each side begins with a head: `magic (8 bytes) | version (u16)`, little-endian. [Frames](crate::frame) follow. The head
-//! and a refusal are the same in every version, so that two versions can report the error to each other.
+//! Each side begins with a head: `magic (8 bytes) | newest version (u16)`, little-endian. [Frames](crate::frame) follow, of the
+//! newest version that both know. The head and a refusal are the same in every version, so that two sides without a common
+//! version can report the error to each other. So is what a side says before it has the other's head.
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::Versions;
 use crate::frame::{self, BadFrame};
 use crate::text::cut;
 
@@ -23,8 +25,8 @@ const TLS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
 pub trait Framed: Serialize + DeserializeOwned {
     /// How each side begins.
     const MAGIC: [u8; 8];
-    /// The version of all this. No other is understood: both sides are of one release.
-    const VERSION: u16;
+    /// The versions that this release speaks. Both sides speak the newest that both know.
+    const SPOKEN: Versions;
     /// The kind of speaker, in an error: "this is no SPEAKER".
     const SPEAKER: &'static str;
     /// The subject of the version, in an error: "version 2 of SUBJECT".
@@ -60,16 +62,14 @@ pub enum SpeechError {
     #[error("it speaks TLS and this side does not: give both the same keys")]
     Tls,
     /// Another version.
-    #[error(
-        "it speaks version {theirs} of {subject} and this side {ours}: use the same release on both sides"
-    )]
+    #[error("it speaks version {theirs} of {subject} and this side {ours}: upgrade the older side")]
     Version {
         /// Of what.
         subject: &'static str,
-        /// The other side's.
+        /// The other side's newest.
         theirs: u16,
         /// This side's.
-        ours: u16,
+        ours: Versions,
     },
     /// No frame.
     #[error("it sent what makes no sense ({0}): use the same release on both sides")]
@@ -79,10 +79,10 @@ pub enum SpeechError {
     Malformed(&'static str),
 }
 
-/// Appends a head.
-pub fn encode_head<F: Framed>(out: &mut Vec<u8>) {
+/// Appends the head of a side that speaks this version at best.
+pub fn encode_head<F: Framed>(out: &mut Vec<u8>, newest: u16) {
     out.extend_from_slice(&F::MAGIC);
-    out.extend_from_slice(&F::VERSION.to_le_bytes());
+    out.extend_from_slice(&newest.to_le_bytes());
 }
 
 /// The version in the head at the start of `bytes`; `None` if it is not complete yet.

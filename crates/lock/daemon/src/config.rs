@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockify_core::{NodeId, Policy};
-use lockify_node::wire::Versions;
+use lockify_node::wire::{SPOKEN, Versions};
 use lockify_node::{Given, NodeAddress, NodeConfig, SpaceConfig, StateDir};
 use serde::{Deserialize, Deserializer};
 
@@ -429,7 +429,7 @@ impl Config {
         if self.shards == 0 || self.shards > 64 {
             return Err(Wrong::new("shards", format!("shards = {}: use 1 to 64", self.shards)));
         }
-        let Versions { oldest, newest } = Versions::SPOKEN;
+        let Versions { oldest, newest } = SPOKEN;
         if self.wire_version.is_some_and(|v| !(oldest..=newest).contains(&v)) {
             let what = format!("wire_version: this release speaks versions {oldest} to {newest}");
             return Err(Wrong::new("wire_version", what));
@@ -612,7 +612,7 @@ impl Config {
             delay: self.delay,
             busy_poll: self.busy_poll,
             fence: self.fence_config(),
-            versions: Versions { newest: self.newest_version(), ..Versions::SPOKEN },
+            versions: Versions { newest: self.newest_version(), ..SPOKEN },
             ..NodeConfig::new(self.cluster.clone(), NodeId(self.node), nodes.collect())
         }
     }
@@ -646,7 +646,7 @@ impl Config {
 
     /// The newest version of the node protocol that it speaks.
     pub(crate) fn newest_version(&self) -> u16 {
-        self.wire_version.unwrap_or(Versions::SPOKEN.newest)
+        self.wire_version.unwrap_or(SPOKEN.newest)
     }
 
     /// The permissions of each lockspace.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::NodeError;
 use crate::fence::FenceConfig;
 use crate::shard::ShardGroup;
-use crate::wire::Versions;
+use crate::wire::{SPOKEN, Versions};
 
 /// A node of the static list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -131,7 +131,7 @@ impl NodeConfig {
             fence: FenceConfig::default(),
             shard: None,
             shard_index: 0,
-            versions: Versions::SPOKEN,
+            versions: SPOKEN,
         }
     }
 

@@ -6,6 +6,7 @@ use lockify_array::{
     Time,
 };
 use lockify_membership::Vote;
+use lockify_trust::Versions;
 use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +137,7 @@ impl Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYA";
-    const VERSION: u16 = 11;
+    const SPOKEN: Versions = Versions::only(11);
     const SPEAKER: &'static str = "process of an array";
     const SUBJECT: &'static str = "arrays";
     const MAX_GREETING: usize = 4096;
@@ -301,10 +302,10 @@ mod tests {
     #[test]
     fn heads_and_refusals_keep_their_bytes() {
         let mut all = Vec::new();
-        encode_head::<Frame>(&mut all);
+        encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
         encode(&mut all, &Frame::Refused("no".into()));
-        assert_eq!(all, b"LOCKIFYA\x0a\0\x04\0\0\0\0\x02no");
-        assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
+        assert_eq!(all, b"LOCKIFYA\x0b\0\x04\0\0\0\0\x02no");
+        assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
         assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
         let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
         assert_eq!(other.to_string(), "this is no process of an array: is the address right?");

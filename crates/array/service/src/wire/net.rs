@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{DeviceId, ServerId};
+use lockify_trust::speech::Framed as _;
 use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -443,7 +444,7 @@ impl Net {
             };
             match session {
                 Ok(session) => {
-                    let line = |stream| Line::new(stream, session, self.me.silence);
+                    let line = |stream| Line::new(stream, session, self.me.silence, Frame::SPOKEN);
                     let added = add(&mut self.connections, &self.poll, stream, from, line);
                     drop(added);
                     self.timed = true;
@@ -514,7 +515,7 @@ impl Net {
         };
         let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
         let silence = self.me.silence;
-        let line = |stream| Line::new(stream, session, silence);
+        let line = |stream| Line::new(stream, session, silence, Frame::SPOKEN);
         let key = add(&mut self.connections, &self.poll, stream, address, line);
         let key = key.map_err(|e| e.to_string())?;
         let hello = Hello {

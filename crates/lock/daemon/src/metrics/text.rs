@@ -6,7 +6,7 @@ use std::fmt::Error;
 use lockify_core::NodeId;
 use lockify_host::meter::{BOUNDS, Durations};
 use lockify_node::SpaceStatus;
-use lockify_node::wire::Versions;
+use lockify_node::wire::{SPOKEN, Versions};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -148,7 +148,7 @@ impl Snapshots {
     }
 
     fn build(&self, e: &mut Encoder<'_>) -> Result<(), Error> {
-        let Versions { oldest, newest } = Versions::SPOKEN;
+        let Versions { oldest, newest } = SPOKEN;
         let labels = vec![
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("oldest_wire_version", oldest.to_string()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::process::{Process, judge, members, nodes};
 use crate::common::{Alone, PATIENCE, eventually};
 use lockify_client::{Client, Error, Mode, NodeStatus};
-use lockify_node::wire::Versions;
+use lockify_node::wire::{SPOKEN, Versions};
 use lockify_session::codec;
 use lockify_session::protocol::{Answer, Event, Greeting, OLDEST, Query, Request, VERSION};
 use rustix::process::Signal;
@@ -109,7 +109,7 @@ impl Cluster {
 /// after the other, at work, without a restart and without a lost lock.
 #[test]
 fn a_cluster_is_raised_node_by_node() {
-    let Versions { oldest, newest } = Versions::SPOKEN;
+    let Versions { oldest, newest } = SPOKEN;
     let c = Cluster::start([oldest; 3]);
     let held = Client::connect(&c.daemons[0].socket).unwrap().lockspace("default").unwrap();
     let held = held.lock("held all the time", Mode::EX).unwrap();
@@ -143,7 +143,7 @@ fn a_cluster_is_raised_node_by_node() {
 /// new version does.
 #[test]
 fn nodes_of_two_versions_lock_together() {
-    let Versions { oldest, newest } = Versions::SPOKEN;
+    let Versions { oldest, newest } = SPOKEN;
     let c = Cluster::start([oldest, newest, newest]);
     assert_eq!((c.spoken(0), c.spoken(1)), (vec![oldest, oldest], vec![oldest, newest]));
     let told: Vec<bool> = c.status(1).iter().map(|n| n.software.is_some()).collect();
@@ -155,7 +155,7 @@ fn nodes_of_two_versions_lock_together() {
 /// A node is replaced by one of the newer version, one dies without a word.
 #[test]
 fn a_mixed_cluster_recovers() {
-    let Versions { oldest, newest } = Versions::SPOKEN;
+    let Versions { oldest, newest } = SPOKEN;
     let mut c = Cluster::start([oldest, newest, oldest]);
     c.work("before");
     c.daemons[2].signal(Signal::TERM);

@@ -7,7 +7,7 @@ use lockify_core::Input;
 use super::{NodeEngine, nanos};
 use crate::clock::monotonic;
 use crate::conn::ConnStage;
-use crate::wire::Versions;
+use crate::wire::SPOKEN;
 
 impl NodeEngine {
     /// As [`crate::NodeConfig::busy_poll`], from the next wait on.
@@ -26,7 +26,7 @@ impl NodeEngine {
     /// been raised, or will be, and must know then what this node speaks. Nothing that they carry is
     /// lost.
     pub fn raise_newest_version(&mut self, newest: u16) {
-        let newest = newest.min(Versions::SPOKEN.newest);
+        let newest = newest.min(SPOKEN.newest);
         if newest <= self.identity.versions.newest {
             return;
         }

@@ -12,7 +12,7 @@ use lockify_trust::frame::{self, PREFIX};
 use lockify_trust::printable_start;
 use serde::{Deserialize, Serialize};
 
-use super::Versions;
+use super::{SPOKEN, Versions};
 
 /// The value of a node with corosync's membership ([`Introduction::membership`]).
 pub const COROSYNC: u64 = u64::MAX;
@@ -87,7 +87,7 @@ pub enum GreetingError {
     #[error(
         "it speaks version {0} of Lockify's protocol and this node {ours}: upgrade the older one, \
          over a release that speaks a version of each if they are far apart",
-        ours = Versions::SPOKEN
+        ours = SPOKEN
     )]
     Version(u16),
     /// The kind is unknown, the length impossible, or the contents are.
@@ -100,7 +100,7 @@ pub fn encode_greeting(out: &mut Vec<u8>, greeting: &Greeting) {
     out.extend_from_slice(&MAGIC);
     let version = match greeting {
         Greeting::Introduction(i) => i.oldest,
-        Greeting::Refusal(_) => Versions::SPOKEN.oldest,
+        Greeting::Refusal(_) => SPOKEN.oldest,
     };
     out.extend_from_slice(&version.to_le_bytes());
     out.push(matches!(greeting, Greeting::Refusal(_)) as u8);
@@ -153,12 +153,10 @@ pub fn decode_greeting(bytes: &[u8]) -> Result<Option<(Greeting, usize)>, Greeti
 /// Reads the fields of an introduction that this release knows.
 fn introduction(body: &[u8], oldest: u16) -> Result<Introduction, GreetingError> {
     match postcard::take_from_bytes::<Introduction>(body) {
-        Ok((introduction, rest))
-            if rest.is_empty() || introduction.newest > Versions::SPOKEN.newest =>
-        {
+        Ok((introduction, rest)) if rest.is_empty() || introduction.newest > SPOKEN.newest => {
             Ok(Introduction { oldest, ..introduction })
         }
-        _ if oldest > Versions::SPOKEN.newest => Err(GreetingError::Version(oldest)),
+        _ if oldest > SPOKEN.newest => Err(GreetingError::Version(oldest)),
         _ => Err(GreetingError::Malformed),
     }
 }

@@ -4,7 +4,6 @@
 //! ([`lockify_trust::frame`]) of at most [`MAX_FRAME`] bytes, one [`Packet`] each.
 
 mod greeting;
-mod versions;
 
 use lockify_core::link::Weigh;
 use lockify_core::{Message, ResourceInfo};
@@ -19,7 +18,16 @@ pub use greeting::{
     COROSYNC, Greeting, GreetingError, Introduction, LOG, MAGIC, MAX_GREETING, decode_greeting,
     encode_greeting, is_greeting,
 };
-pub use versions::{KNOWS_PAGES, TELLS_SOFTWARE, Versions};
+pub use lockify_trust::Versions;
+
+/// The versions of the node protocol that this release speaks.
+pub const SPOKEN: Versions = Versions { oldest: 3, newest: 5 };
+
+/// From this version on, nodes tell each other which software they run ([`Part::Software`]).
+pub const TELLS_SOFTWARE: u16 = 4;
+
+/// From this version on, there are [`Query::Page`] and [`Part::Rest`].
+pub const KNOWS_PAGES: u16 = 5;
 
 /// The longest frame, in bytes without its length.
 pub const MAX_FRAME: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use lockify_core::{Mode, NodeId};
 use lockify_node::wire::{
-    Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, Versions, decode_greeting,
+    Greeting, Introduction, MAGIC, MAX_FRAME, Packet, Payload, SPOKEN, decode_greeting,
     encode_greeting, encode_packet,
 };
 use lockify_node::{NodeConfig, NodeEngine, NodeError, ShardGroup};
@@ -77,7 +77,7 @@ type Change = fn(&mut Introduction);
 fn a_peer_of_another_version_is_told_both_versions() {
     let mut bytes = greeting(introduction(3, 1));
     bytes[8] = 9;
-    let ours = Versions::SPOKEN.to_string();
+    let ours = SPOKEN.to_string();
     refused(&bytes, &["node 3", "version 9", "node 1", &ours, "upgrade node 1"]);
     // One of before introductions were as they are now.
     bytes[8] = 2;
@@ -220,7 +220,7 @@ fn one_address_cannot_be_used_twice() {
 
 #[test]
 fn what_does_not_speak_the_protocol_is_closed_and_logged() {
-    let ours = Versions::SPOKEN.oldest.to_le_bytes();
+    let ours = SPOKEN.oldest.to_le_bytes();
     let long = [&MAGIC[..], &ours, &[0, 255, 255, 255, 255]].concat();
     let unknown = [&MAGIC[..], &ours, &[7, 0, 0, 0, 0]].concat();
     for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 100_000], long, unknown] {

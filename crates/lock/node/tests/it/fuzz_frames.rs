@@ -16,7 +16,7 @@ use lockify_node::membership::{
     Vote,
 };
 use lockify_node::wire::{
-    Greeting, GreetingError, Introduction, MAX_FRAME, Packet, Part, Payload, Versions,
+    Greeting, GreetingError, Introduction, MAX_FRAME, Packet, Part, Payload, SPOKEN,
     decode_greeting, decode_packet, encode_greeting, encode_packet,
 };
 use lockify_node::{FenceKind, NodeView, PageOf, Query, Rest, Software, SpaceView};
@@ -316,7 +316,7 @@ fn target_greetings() {
         Ok(Some((_, used))) => assert!(used <= bytes.len()),
         Ok(None) => assert!(bytes.len() < 15 + 4096),
         Err(GreetingError::Version(v)) => {
-            assert!(!(Versions::SPOKEN.oldest..=Versions::SPOKEN.newest).contains(&v));
+            assert!(!(SPOKEN.oldest..=SPOKEN.newest).contains(&v));
         }
         Err(_) => {}
     });

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use crate::common::*;
 use lockify_core::{Mode, NodeId};
-use lockify_node::wire::{MAX_GREETING, Versions};
+use lockify_node::wire::{MAX_GREETING, SPOKEN, Versions};
 
 fn versions(oldest: u16, newest: u16) -> Versions {
     Versions { oldest, newest }
@@ -81,7 +81,7 @@ fn a_longer_introduction_is_read_as_far_as_it_is_known() {
     bytes[11..15].copy_from_slice(&length.to_le_bytes());
     let mut stream = TcpStream::connect(c.address(0)).unwrap();
     stream.write_all(&bytes).unwrap();
-    let newest = Versions::SPOKEN.newest;
+    let newest = SPOKEN.newest;
     c.wait("the connection", |c| spoken(c, 0, 3) == Some(newest));
     // One that knows nothing newer has nothing to add.
     new.newest = newest;

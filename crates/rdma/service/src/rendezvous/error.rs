@@ -76,8 +76,8 @@ pub enum RendezvousError {
     },
     /// It was connected, and said nothing in time.
     #[error(
-        "{address} does not answer: is it a memory server (version {}), and is the address right?",
-        Frame::VERSION
+        "{address} does not answer: is it a memory server ({}), and is the address right?",
+        Frame::SPOKEN
     )]
     Silent {
         /// The address.

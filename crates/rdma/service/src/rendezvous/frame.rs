@@ -1,5 +1,6 @@
 //! The messages between a host and a participant.
 
+use lockify_trust::Versions;
 use lockify_trust::speech::{Framed, printable};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ pub enum Frame {
 
 impl Framed for Frame {
     const MAGIC: [u8; 8] = *b"LOCKIFYR";
-    const VERSION: u16 = 1;
+    const SPOKEN: Versions = Versions::only(1);
     const SPEAKER: &'static str = "memory server's set-up, nor a client of one";
     const SUBJECT: &'static str = "the set-up";
     /// A host's first frame has an offer.
@@ -115,11 +116,11 @@ mod tests {
     #[test]
     fn heads_and_refusals_keep_their_bytes() {
         let mut all = Vec::new();
-        encode_head::<Frame>(&mut all);
+        encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
         encode(&mut all, &Frame::Refused("no".into()));
         assert_eq!(all, b"LOCKIFYR\x01\0\x04\0\0\0\0\x02no");
         (0..HEAD).for_each(|cut| assert_eq!(decode_head::<Frame>(&all[..cut]), Ok(None)));
-        assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::VERSION)));
+        assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lockify_trust::speech::SpeechError;
+use lockify_trust::speech::{Framed as _, SpeechError};
 use lockify_trust::{End, Line, Security};
 
 use super::error::RendezvousError;
@@ -44,7 +44,8 @@ impl Rendezvous {
             Security::Tls(keyring) => Some(keyring.current().dial(server)?),
             Security::Loopback | Security::PlainText => None,
         };
-        let mut line = Line::new(mio::net::TcpStream::from_std(stream), session, SILENCE);
+        let mut line =
+            Line::new(mio::net::TcpStream::from_std(stream), session, SILENCE, Frame::SPOKEN);
         let (cluster, node) = (identity.cluster().to_owned(), identity.node());
         line.say(&Frame::Hello { cluster, node, to: server });
         let welcome = greet(&mut line, address)?;

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockify_trust::speech::Framed as _;
 use lockify_trust::{End, Line, Security};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
@@ -175,7 +176,8 @@ impl Relay {
             let entry = self.members.vacant_entry();
             let both = Interest::READABLE | Interest::WRITABLE;
             if self.poll.registry().register(&mut stream, Token(entry.key()), both).is_ok() {
-                let (line, since) = (Line::new(stream, session, SILENCE), Instant::now());
+                let (line, since) =
+                    (Line::new(stream, session, SILENCE, Frame::SPOKEN), Instant::now());
                 let (who, refused, held) = (None, None, None);
                 entry.insert(Member { line, from, since, who, refused, speaks: true, held });
             }

@@ -8,7 +8,7 @@ use lockify_core::{
     ClientId, ConvertArgs, Input, LockArgs, LockFlags, LockId, Mode, Name, NodeId, Policy, Status,
     UnlockArgs, UnlockFlags,
 };
-use lockify_node::wire::{Greeting, Introduction, LOG, Versions, encode_greeting};
+use lockify_node::wire::{Greeting, Introduction, LOG, SPOKEN, Versions, encode_greeting};
 use lockify_node::{
     HostEvent, NodeAddress, NodeConfig, NodeEngine, Security, SpaceConfig, SpaceId, StateDir,
 };
@@ -106,7 +106,7 @@ impl Cluster {
         (config.lease, config.delay) = (self.lease, self.delay);
         config.state_dir = StateDir::At(self.states.path().join(i.to_string()));
         config.security = self.security.get(i).cloned().unwrap_or_default();
-        config.versions = self.versions.get(i).copied().unwrap_or(Versions::SPOKEN);
+        config.versions = self.versions.get(i).copied().unwrap_or(SPOKEN);
         config
     }
 
@@ -224,9 +224,9 @@ pub fn introduction(node: u32, to: u32) -> Introduction {
         shard: 0,
         shards: 1,
         membership: LOG,
-        newest: Versions::SPOKEN.newest,
+        newest: SPOKEN.newest,
         link: Hello { from: 1 << 62, to: None, received: 0 },
-        oldest: Versions::SPOKEN.oldest,
+        oldest: SPOKEN.oldest,
     }
 }
 

@@ -1,11 +1,11 @@
-//! The versions of the node protocol, and the choice between them.
+//! The versions of a protocol, and the choice between them.
 //!
 //! `docs/compatibility.md` has the rule: the permitted changes of a new version, and the life of
 //! old ones.
 
 use std::fmt;
 
-/// A range of versions of the protocol.
+/// A range of versions of a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Versions {
     /// The oldest.
@@ -14,18 +14,13 @@ pub struct Versions {
     pub newest: u16,
 }
 
-/// From this version on, nodes tell each other which software they run ([`super::Part::Software`]).
-pub const TELLS_SOFTWARE: u16 = 4;
-
-/// From this version on, there are [`Query::Page`](crate::query::Query::Page) and
-/// [`super::Part::Rest`].
-pub const KNOWS_PAGES: u16 = 5;
-
 impl Versions {
-    /// The versions that this release speaks.
-    pub const SPOKEN: Versions = Versions { oldest: 3, newest: 5 };
+    /// One version alone.
+    pub const fn only(version: u16) -> Versions {
+        Versions { oldest: version, newest: version }
+    }
 
-    /// The version that two nodes speak: the newest that both know.
+    /// The version that two sides speak: the newest that both know.
     pub fn common(self, other: Versions) -> Option<u16> {
         let common = self.newest.min(other.newest);
         (common >= self.oldest.max(other.oldest)).then_some(common)
