@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
-use lockify_trust::Address;
+use lockify_trust::{Address, Versions};
 use serde::{Deserialize, Serialize};
+
+use crate::versions::SPOKEN;
 
 /// Bytes per block: the smallest piece that is read, written, locked and checked.
 pub const BLOCK: u32 = 4096;
@@ -167,6 +169,8 @@ fn is_usual(sector: &u32) -> bool {
 #[serde(deny_unknown_fields)]
 struct Text {
     version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wire_version: Option<u16>,
     id: ArrayId,
     #[serde(default)]
     scheme: Scheme,
@@ -185,9 +189,23 @@ struct Text {
     standbys: Vec<LockServerEntry>,
 }
 
+impl Text {
+    fn spoken(&self) -> Result<Versions, String> {
+        let newest = self.wire_version.unwrap_or(SPOKEN.newest);
+        if !(SPOKEN.oldest..=SPOKEN.newest).contains(&newest) {
+            return Err(format!(
+                "wire_version = {newest}: this release speaks {SPOKEN}; remove the line, or give one of these"
+            ));
+        }
+        Ok(Versions { newest, ..SPOKEN })
+    }
+}
+
 /// An array, as its file describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArrayFile {
+    /// The versions of arrays' messages that its processes speak, at most those of this release (`docs/compatibility.md`).
+    pub spoken: Versions,
     /// Its name.
     pub id: ArrayId,
     /// How concurrent operations are kept apart.
@@ -294,6 +312,7 @@ impl ArrayFile {
         };
         let text = Text {
             version: VERSION,
+            wire_version: (self.spoken != SPOKEN).then_some(self.spoken.newest),
             id: self.id,
             scheme: self.scheme,
             durability: self.durability,
@@ -325,10 +344,11 @@ impl ArrayFile {
         self.voters().find(|entry| entry.id == id.0)
     }
 
-    /// The settings on which all participants must agree. Addresses are not among them, so that they can change one after the
-    /// other. Nor is the sector's size: it concerns only a device, and its superblock has it.
+    /// The settings on which all participants must agree. Addresses and versions are not among them, so that they can change
+    /// one after the other. Nor is the sector's size: it concerns only a device, and its superblock has it.
     pub fn digest(&self) -> u64 {
         let Self {
+            spoken: _,
             id,
             scheme,
             durability,
@@ -365,11 +385,12 @@ impl FromStr for ArrayFile {
         if !SECTORS.contains(&sector) {
             return Err(format!("layout.sector_bytes = {sector}: {SECTORS:?}"));
         }
-        let layout = layout(&text.layout)?;
+        let (spoken, layout) = (text.spoken()?, layout(&text.layout)?);
         let Text {
             id, scheme, durability, timing, devices, witnesses, lock_server, standbys, ..
         } = text;
         let file = ArrayFile {
+            spoken,
             id,
             scheme,
             durability,
@@ -489,6 +510,7 @@ pub(crate) mod tests {
     pub(crate) fn file() -> ArrayFile {
         let entry = DeviceEntry::local;
         ArrayFile {
+            spoken: SPOKEN,
             id: ArrayId([7; 16]),
             scheme: Scheme::TimestampOrdering,
             durability: Durability::Write,

@@ -17,6 +17,7 @@ mod pace;
 pub mod status;
 pub mod store;
 pub mod upkeep;
+mod versions;
 mod wire;
 
 pub use file::{
@@ -24,7 +25,8 @@ pub use file::{
     SECTORS, Timing, WitnessEntry,
 };
 pub use history::HistoryError;
-pub use wire::Report;
+pub use versions::{SPOKEN, TELLS_SOFTWARE};
+pub use wire::{Peer, Report, Software};
 
 /// A random number.
 fn random() -> std::io::Result<u64> {

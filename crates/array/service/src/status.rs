@@ -6,7 +6,7 @@ use lockify_array::{ArrayState, DeviceId};
 use lockify_trust::Identity;
 
 use crate::ArrayFile;
-use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Whom};
+use crate::wire::{Event, Frame, Me, Net, Report, Role, Software, Target, Whom};
 
 /// A process's report about itself, or the reason of its silence.
 pub type Answer = Result<Report, String>;
@@ -18,6 +18,8 @@ pub struct Answers {
     pub voters: Vec<Answer>,
     /// The lock servers, by id; none if the scheme has none.
     pub lock_servers: Vec<Answer>,
+    /// Which software they are, in the same order: voters, then lock servers. Nothing of a process of an older release.
+    pub software: Vec<Option<Software>>,
 }
 
 impl Answers {
@@ -83,6 +85,8 @@ pub fn ask(
     }
     let mut net = Net::new(Me::new(file, identity, Role::Watcher), &targets, |_| {})?;
     let mut answers: Vec<Option<Answer>> = targets.iter().map(|_| None).collect();
+    let mut told: Vec<Option<Software>> = targets.iter().map(|_| None).collect();
+    let index = |whom| targets.iter().position(|target: &Target| target.whom == whom);
     let mut events = mio::Events::with_capacity(64);
     let end = Instant::now() + patience;
     while answers.iter().any(Option::is_none) {
@@ -97,13 +101,18 @@ pub fn ask(
                     net.say(key, &Frame::Query);
                     continue;
                 }
+                Event::Answered { whom, frame: Frame::Software(software) } => {
+                    if let Some(place) = index(whom).and_then(|index| told.get_mut(index)) {
+                        *place = Some(software);
+                    }
+                    continue;
+                }
                 Event::Answered { whom, frame: Frame::Report(report) } => (whom, Ok(report)),
                 Event::Answered { whom, .. } => (whom, Err("it says what makes no sense".into())),
                 Event::Down { whom, why } => (whom, Err(why.text())),
                 Event::Came { .. } | Event::Heard { .. } | Event::Left { .. } => continue,
             };
-            let index = targets.iter().position(|target| target.whom == whom);
-            if let Some(place) = index.and_then(|index| answers.get_mut(index))
+            if let Some(place) = index(whom).and_then(|index| answers.get_mut(index))
                 && place.is_none()
             {
                 *place = Some(answer);
@@ -113,5 +122,5 @@ pub fn ask(
     let silent = || Err("it does not answer".to_owned());
     let mut answers = answers.into_iter().map(|answer| answer.unwrap_or_else(silent));
     let voters = answers.by_ref().take(file.voters().count()).collect();
-    Ok(Answers { voters, lock_servers: answers.collect() })
+    Ok(Answers { voters, lock_servers: answers.collect(), software: told })
 }

@@ -202,6 +202,7 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
     }
     let entry = |(id, member): (u16, &Member)| member.entry(id);
     let file = ArrayFile {
+        spoken: lockify_volume::SPOKEN,
         id: ArrayId::random().map_err(|e| format!("no random numbers: {e}"))?,
         scheme: args.scheme,
         durability: if args.durable_on_flush { Durability::Flush } else { Durability::Write },

@@ -202,6 +202,7 @@ fn restore(examined: &Examined, lacking: &Lacking) -> Result<ArrayFile, String> 
     }
     let entry = |(id, member): (u16, &Member)| member.entry(id);
     let file = ArrayFile {
+        spoken: lockify_volume::SPOKEN,
         id: examined.array,
         scheme: *scheme,
         durability: if *durable_on_flush { Durability::Flush } else { Durability::Write },

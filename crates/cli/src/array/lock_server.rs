@@ -25,7 +25,7 @@ pub struct Args {
     log: PathBuf,
     #[command(flatten)]
     which: Which,
-    /// Which of the array's lock servers: 0 is [lock_server], and each [[standby]] is one more
+    /// Which of the array's lock servers: 0 is the one in lock_server, and each standby is one more
     #[arg(long, value_name = "N", default_value_t = 0)]
     id: u16,
     /// Make a new log: for a new array, or for a lock server that gets its copy of the log from another one

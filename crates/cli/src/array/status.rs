@@ -1,12 +1,15 @@
 //! `lockify array status`: how an array stands.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use lockify_array::{Condition, LockService, ServerId};
 use lockify_trust::Identity;
 use lockify_volume::status::{Answer, Answers, ask};
-use lockify_volume::{ArrayFile, BLOCK, LockServerEntry, Report};
+use lockify_volume::{
+    ArrayFile, BLOCK, LockServerEntry, Peer, Report, SPOKEN, Software, TELLS_SOFTWARE,
+};
 use serde::Serialize;
 
 use super::{Which, metrics};
@@ -55,6 +58,47 @@ pub(super) struct Status {
     pub lock_term: u64,
     /// The nodes that hosts have been on.
     pub nodes: Vec<Node>,
+    /// The software of devices, witnesses and lock servers that answer.
+    software: Vec<Process>,
+}
+
+/// One process's release, and the versions of arrays' messages that it speaks (`docs/compatibility.md`).
+#[derive(Serialize)]
+struct Process {
+    process: String,
+    /// None of a process whose version does not tell, or which was not asked in a version that does.
+    release: Option<String>,
+    /// The newest version that it speaks.
+    newest: Option<u16>,
+    /// The version that it speaks with each that is connected to it.
+    spoken: BTreeMap<String, u16>,
+}
+
+impl Process {
+    fn of(peer: Peer, software: Option<&Software>) -> Process {
+        let spoken = software.iter().flat_map(|software| &software.spoken);
+        Process {
+            process: peer.to_string(),
+            release: software.map(|software| software.release.clone()),
+            newest: software.map(|software| software.newest),
+            spoken: spoken.map(|(peer, version)| (peer.to_string(), *version)).collect(),
+        }
+    }
+
+    /// What keeps the array from speaking the newest version, if this process does.
+    fn is_behind(&self) -> Option<String> {
+        let Process { process, release, newest, spoken } = self;
+        let Some(newest) = newest else {
+            return Some(format!("{process} speaks version {} at most", TELLS_SOFTWARE - 1));
+        };
+        if *newest < SPOKEN.newest {
+            let release = release.as_deref().unwrap_or_default();
+            return Some(format!("{process} (release {release}) speaks version {newest} at most"));
+        }
+        let hosts = spoken.iter().filter(|(peer, _)| peer.starts_with("host"));
+        let (host, version) = hosts.min_by_key(|(_, version)| **version)?;
+        (*version < SPOKEN.newest).then(|| format!("{host} speaks version {version} at most"))
+    }
 }
 
 #[derive(Serialize)]
@@ -204,6 +248,11 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
     let serving = lock_servers.iter().find(|server| server.serving);
     let lock_server = serving.or(lock_servers.first()).cloned();
     let nodes = state.iter().flat_map(|state| state.nodes.iter());
+    let voters = file.voters().map(|entry| Peer::Device(entry.id)).zip(&answers.voters);
+    let servers = (0..).map(Peer::LockServer).zip(&answers.lock_servers);
+    let all = voters.chain(servers).zip(&answers.software);
+    let software = all.filter(|((_, answer), _)| answer.is_ok());
+    let software = software.map(|((peer, _), software)| Process::of(peer, software.as_ref()));
     let node = |node: &lockify_array::Node| Node {
         name: node.name.to_string(),
         hosts: node.hosts().collect(),
@@ -225,6 +274,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         lock_servers,
         lock_term: locks.term,
         nodes: nodes.map(node).collect(),
+        software: software.collect(),
     }
 }
 
@@ -318,5 +368,10 @@ fn text(status: &Status) -> String {
     let rows: Vec<Vec<String>> =
         devices.iter().map(row).chain(lock_servers.iter().map(server_row)).collect();
     let heading = ["DEVICE", "ADDRESS", "CONDITION", "HOSTS", "REQUESTS", "STATUS"];
-    format!("array {array}, {scheme}, {bytes} bytes, epoch {epoch}\n{}", columns(&heading, &rows))
+    let behind: BTreeSet<String> = status.software.iter().filter_map(Process::is_behind).collect();
+    let behind: String = behind.iter().map(|what| format!("{what}\n")).collect();
+    format!(
+        "array {array}, {scheme}, {bytes} bytes, epoch {epoch}\n{}{behind}",
+        columns(&heading, &rows)
+    )
 }

@@ -17,6 +17,7 @@ mod array_shapes;
 mod array_spares;
 mod array_standby;
 mod array_steps;
+mod array_upgrade;
 mod array_watch;
 mod bench_array;
 mod bench_onesided;

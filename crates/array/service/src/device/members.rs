@@ -421,6 +421,7 @@ mod tests {
         let layout = Layout { redundancy, data, groups, unit: 4, block_size: BLOCK, stripes: 100 };
         let entry = DeviceEntry::local;
         ArrayFile {
+            spoken: crate::SPOKEN,
             id: ArrayId([7; 16]),
             scheme: Scheme::TimestampOrdering,
             durability: Durability::Write,

@@ -433,7 +433,7 @@ impl Process {
             }
             (_, Frame::Query) => {
                 let report = self.report();
-                self.net.say(key, &Frame::Report(report));
+                self.net.report(key, report);
             }
             (_, _) => self.net.refuse(key, "this is not said to a device".into()),
         }

@@ -11,6 +11,7 @@ use crate::{ArrayId, DeviceEntry, Durability, SECTORS, Timing};
 
 fn array() -> ArrayFile {
     ArrayFile {
+        spoken: crate::SPOKEN,
         id: ArrayId([7; 16]),
         scheme: Scheme::TimestampOrdering,
         durability: Durability::Write,

@@ -6,4 +6,4 @@ mod report;
 
 pub(crate) use frame::{Frame, Role, Welcome, Whom};
 pub(crate) use net::{Event, Me, Net, Target, Why};
-pub use report::Report;
+pub use report::{Peer, Report, Software};

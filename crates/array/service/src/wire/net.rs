@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{DeviceId, ServerId};
-use lockify_trust::speech::Framed as _;
-use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError};
+use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError, Versions};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use super::frame::{Frame, Hello, Role, Welcome, Whom};
+use super::report::{Report, Software};
+use crate::versions::TELLS_SOFTWARE;
 use crate::{ArrayFile, ArrayId, DeviceEntry, LockServerEntry};
 
 /// Connections that have not introduced themselves.
@@ -53,6 +54,8 @@ pub(crate) struct Me {
     pub nodes: BTreeMap<Whom, u32>,
     /// How long another machine may not answer.
     pub silence: Duration,
+    /// The versions that it speaks.
+    pub spoken: Versions,
 }
 
 impl Me {
@@ -64,7 +67,8 @@ impl Me {
         };
         let silence = Duration::from_millis(file.timing.lease_ms);
         let nodes = Target::all(file).into_iter().map(|t| (t.whom, t.node)).collect();
-        Me { identity, array: file.id, digest: file.digest(), role, listens_as, nodes, silence }
+        let (array, digest, spoken) = (file.id, file.digest(), file.spoken);
+        Me { identity, array, digest, role, listens_as, nodes, silence, spoken }
     }
 }
 
@@ -263,6 +267,33 @@ impl Net {
         }
     }
 
+    /// Answers the question how this process stands.
+    pub fn report(&mut self, key: usize, report: Report) {
+        let version = self.connections.get(key).and_then(|connection| connection.line.version());
+        if version.is_some_and(|version| version >= TELLS_SOFTWARE) {
+            let software = self.software();
+            self.say(key, &Frame::Software(software));
+        }
+        self.say(key, &Frame::Report(report));
+    }
+
+    fn software(&self) -> Software {
+        let spoken = self.connections.iter().filter_map(|(_, connection)| {
+            let version = connection.line.version()?;
+            let peer = match connection.who {
+                Who::Came(role) => role.peer()?,
+                Who::Target(index, true) => self.places[index].target.whom.into(),
+                Who::Target(_, false) | Who::Stranger | Who::Refused(_) => return None,
+            };
+            Some((peer, version))
+        });
+        Software {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            newest: self.me.spoken.newest,
+            spoken: spoken.collect(),
+        }
+    }
+
     /// Sends a frame to a target, if it is connected; whether it is.
     pub fn send_to(&mut self, whom: Whom, frame: &Frame) -> bool {
         let key = self.key(whom);
@@ -444,7 +475,7 @@ impl Net {
             };
             match session {
                 Ok(session) => {
-                    let line = |stream| Line::new(stream, session, self.me.silence, Frame::SPOKEN);
+                    let line = |stream| Line::new(stream, session, self.me.silence, self.me.spoken);
                     let added = add(&mut self.connections, &self.poll, stream, from, line);
                     drop(added);
                     self.timed = true;
@@ -514,8 +545,8 @@ impl Net {
             Security::Loopback | Security::PlainText => None,
         };
         let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
-        let silence = self.me.silence;
-        let line = |stream| Line::new(stream, session, silence, Frame::SPOKEN);
+        let Me { silence, spoken, .. } = self.me;
+        let line = |stream| Line::new(stream, session, silence, spoken);
         let key = add(&mut self.connections, &self.poll, stream, address, line);
         let key = key.map_err(|e| e.to_string())?;
         let hello = Hello {

@@ -41,3 +41,35 @@ pub struct Report {
     /// meanwhile.
     pub unsettled: bool,
 }
+
+/// Somebody who is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Peer {
+    /// A host of this number.
+    Host(u32),
+    /// A device or witness.
+    Device(u16),
+    /// A lock server.
+    LockServer(u16),
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Peer::Host(number) => write!(f, "host {number}"),
+            Peer::Device(id) => write!(f, "device {id}"),
+            Peer::LockServer(id) => write!(f, "lock server {id}"),
+        }
+    }
+}
+
+/// The release that a process runs, and the versions of arrays' messages that it speaks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Software {
+    /// The release.
+    pub release: String,
+    /// The newest version that it speaks, as its array's file lets it.
+    pub newest: u16,
+    /// The version that it speaks with each that is connected to it.
+    pub spoken: Vec<(Peer, u16)>,
+}

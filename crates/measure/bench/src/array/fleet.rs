@@ -33,6 +33,7 @@ pub(super) fn file(scheme: Scheme, groups: u16, settings: &Settings) -> std::io:
         devices.map(|(id, address)| DeviceEntry { id, address: address.into(), node: 0 }).collect();
     let server = free.next().filter(|_| scheme.has_server());
     Ok(ArrayFile {
+        spoken: lockify_volume::SPOKEN,
         id: ArrayId::random()?,
         scheme,
         durability: if settings.durable { Durability::Write } else { Durability::Flush },

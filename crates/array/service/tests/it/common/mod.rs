@@ -55,6 +55,7 @@ impl Site {
             node: 0,
         };
         let file = ArrayFile {
+            spoken: lockify_volume::SPOKEN,
             id: ArrayId::random().unwrap(),
             scheme,
             durability,

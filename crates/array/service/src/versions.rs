@@ -1,0 +1,10 @@
+//! The versions of the messages between an array's processes (`docs/compatibility.md`).
+
+use lockify_trust::Versions;
+
+/// The versions that this release speaks.
+pub const SPOKEN: Versions = Versions { oldest: 11, newest: 12 };
+
+/// From this version on, whoever is asked how it stands also tells which software it is
+/// ([`Software`](crate::Software)).
+pub const TELLS_SOFTWARE: u16 = 12;
