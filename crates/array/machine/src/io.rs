@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, DeviceId, Life, OpId, Span, Stamp, Time, Units};
+use crate::{Change, DeviceId, Life, OpId, Skipped, Span, Stamp, Time, Units};
 
 /// Whom a host talks to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -235,8 +235,8 @@ pub struct Header {
     pub first: u64,
     /// The operation's last block of the array.
     pub last: u64,
-    /// The device that a degraded write left out.
-    pub skipped: Option<DeviceId>,
+    /// The devices that a degraded write left out.
+    pub skipped: Skipped,
     /// The content is lost: reading it is an error until it is written anew (docs/design/array.md 3.5).
     pub lost: bool,
     /// Of parity: the data units whose blocks of this column are lost. A lost block says so itself. Parity says it for the time

@@ -1,4 +1,4 @@
-//! The place of a block in the array: left-symmetric RAID-5 and mirrors, over one or more groups (docs/design/array.md 1.1).
+//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors, over one or more groups (docs/design/array.md 1.1).
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,18 @@ pub enum Redundancy {
     Raid5,
     /// One copy.
     Mirror,
+    /// Two units of different parity beside the data units, in turn on each device. Any two units of a stripe may be missing.
+    Raid6,
+}
+
+impl Redundancy {
+    /// Units of a stripe beside its data units: as many may be missing.
+    pub fn parities(self) -> u16 {
+        match self {
+            Redundancy::Raid5 | Redundancy::Mirror => 1,
+            Redundancy::Raid6 => 2,
+        }
+    }
 }
 
 /// How an array is laid out. Lengths are in blocks, the size of which is the smallest piece that is read, written, locked and
@@ -22,7 +34,7 @@ pub struct Layout {
     pub redundancy: Redundancy,
     /// Data units per stripe; 1 in a mirror.
     pub data: u16,
-    /// Groups of `data + 1` devices each; stripe s lies in group s mod groups.
+    /// Groups of as many devices as a stripe has units; stripe s lies in group s mod groups.
     pub groups: u16,
     /// Blocks per stripe unit.
     pub unit: u32,
@@ -67,7 +79,7 @@ pub struct Place {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
     /// Too few or too many data units.
-    #[error("a RAID-5 stripe has 2 to 64 data units, and a mirror 1; not {0}")]
+    #[error("a stripe of RAID-5 or RAID-6 has 2 to 64 data units, and a mirror 1; not {0}")]
     Data(u16),
     /// Something is 0, or an address does not fit.
     #[error("{0}")]
@@ -78,7 +90,7 @@ impl Layout {
     /// Refuses a layout that cannot be used.
     pub fn check(&self) -> Result<(), LayoutError> {
         let data = match self.redundancy {
-            Redundancy::Raid5 => 2..=64,
+            Redundancy::Raid5 | Redundancy::Raid6 => 2..=64,
             Redundancy::Mirror => 1..=1,
         };
         if !data.contains(&self.data) {
@@ -102,9 +114,14 @@ impl Layout {
         Ok(())
     }
 
-    /// Devices per group.
+    /// Devices per group, and units per stripe.
     pub fn group_size(&self) -> u16 {
-        self.data + 1
+        self.data + self.parities()
+    }
+
+    /// Units of a stripe beside its data units: as many may be missing.
+    pub fn parities(&self) -> u16 {
+        self.redundancy.parities()
     }
 
     /// Bytes of a stripe on all of its devices together.
@@ -140,19 +157,32 @@ impl Layout {
         span.count > 0 && span.start.checked_add(span.count).is_some_and(|end| end <= self.blocks())
     }
 
-    /// The device of a stripe's parity, or of a mirror's copy.
+    /// The device of a stripe's parity, or of a mirror's copy; of RAID-6, that of the first parity.
     pub fn parity(&self, stripe: u64) -> DeviceId {
-        let row = stripe / u64::from(self.groups);
-        let size = u64::from(self.group_size());
-        self.in_group(stripe, (u64::from(self.data) + size - row % size) % size)
+        self.behind_parity(stripe, 0)
+    }
+
+    /// The device of a stripe's second parity, if it has one.
+    pub fn second_parity(&self, stripe: u64) -> Option<DeviceId> {
+        (self.parities() > 1).then(|| self.behind_parity(stripe, 1))
     }
 
     /// The device of a stripe's data unit.
     pub fn data(&self, stripe: u64, data_unit: u16) -> DeviceId {
+        self.behind_parity(stripe, u64::from(self.parities()) + u64::from(data_unit))
+    }
+
+    /// The devices of all units of a stripe: data units, then parity, then the second parity.
+    pub fn units(&self, stripe: u64) -> impl Iterator<Item = DeviceId> + use<> {
+        let layout = *self;
+        let data = (0..layout.data).map(move |unit| layout.data(stripe, unit));
+        data.chain([layout.parity(stripe)]).chain(layout.second_parity(stripe))
+    }
+
+    fn behind_parity(&self, stripe: u64, places: u64) -> DeviceId {
         let row = stripe / u64::from(self.groups);
         let size = u64::from(self.group_size());
-        let parity = (u64::from(self.data) + size - row % size) % size;
-        self.in_group(stripe, (parity + 1 + u64::from(data_unit)) % size)
+        self.in_group(stripe, (size - 1 + size - row % size + places) % size)
     }
 
     fn in_group(&self, stripe: u64, index: u64) -> DeviceId {
@@ -227,10 +257,39 @@ mod tests {
         assert_eq!(second, [4, 0, 1, 2]);
     }
 
+    fn raid6(data: u16, groups: u16) -> Layout {
+        Layout { redundancy: Redundancy::Raid6, ..layout(data, groups) }
+    }
+
+    #[test]
+    fn the_second_parity_is_between_the_first_one_and_the_data() {
+        for (data, groups) in [(4, 1), (2, 3)] {
+            let layout = raid6(data, groups);
+            for stripe in 0..layout.stripes {
+                let devices: Vec<u16> = layout.units(stripe).map(|device| device.0).collect();
+                let all: BTreeSet<u16> = devices.iter().copied().collect();
+                assert_eq!(all.len(), usize::from(data) + 2);
+                let group = (stripe % u64::from(groups)) as u16;
+                assert!(all.iter().all(|device| device / layout.group_size() == group));
+                let second = layout.second_parity(stripe).unwrap();
+                assert_eq!(devices[usize::from(data)..], [layout.parity(stripe).0, second.0]);
+            }
+        }
+        let layout = raid6(4, 1);
+        let of = |place: fn(&Layout, u64) -> DeviceId| {
+            (0..7).map(|stripe| place(&layout, stripe).0).collect::<Vec<_>>()
+        };
+        assert_eq!(of(|layout, stripe| layout.parity(stripe)), [5, 4, 3, 2, 1, 0, 5]);
+        assert_eq!(of(|layout, stripe| layout.data(stripe, 0)), [1, 0, 5, 4, 3, 2, 1]);
+        assert_eq!(layout.units(0).map(|device| device.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 0]);
+        assert_eq!(super::tests::layout(4, 1).second_parity(0), None);
+    }
+
     #[test]
     fn every_block_has_a_place_of_its_own() {
-        for (data, groups) in [(4, 1), (2, 3), (1, 2)] {
-            let layout = layout(data, groups);
+        let single = [(4, 1), (2, 3), (1, 2)].map(|(data, groups)| layout(data, groups));
+        let double = [(4, 1), (2, 3)].map(|(data, groups)| raid6(data, groups));
+        for layout in single.into_iter().chain(double) {
             let mut taken = BTreeSet::new();
             for block in 0..layout.blocks() {
                 let place = layout.place(block);
@@ -240,6 +299,7 @@ mod tests {
                 let first = layout.logical(place.stripe, place.data_unit);
                 assert_eq!(first + u64::from(place.offset), block);
                 assert_ne!(place.device, layout.parity(place.stripe));
+                assert_ne!(Some(place.device), layout.second_parity(place.stripe));
             }
         }
     }
@@ -251,5 +311,7 @@ mod tests {
         assert!(Layout { unit: 0, ..layout(4, 1) }.check().is_err());
         assert!(Layout { stripes: u64::MAX, ..layout(4, 1) }.check().is_err());
         assert!(Layout { groups: 20_000, ..layout(4, 1) }.check().is_err());
+        assert_eq!((raid6(2, 1).check(), raid6(64, 1).check()), (Ok(()), Ok(())));
+        assert_eq!(raid6(1, 1).check(), Err(LayoutError::Data(1)));
     }
 }

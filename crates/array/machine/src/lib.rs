@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod code;
 mod device;
+mod galois;
 mod host;
 mod ids;
 mod io;
@@ -45,4 +47,4 @@ pub use server::{
     ServerInput, ServerOutput, ServerReply, ServerRequest,
 };
 pub use state::{ArrayState, Change, Condition, Term};
-pub use units::Units;
+pub use units::{Skipped, Units};

@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Span, Time};
+use crate::galois::{Element, coefficient};
+use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Skipped, Span, Time};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -20,23 +21,55 @@ pub enum Method {
     Read,
     /// Read; this data unit's device is missing, so that the unit is the sum of all others.
     ReadMissing(u16),
+    /// With two parities: read, and data units are missing. Phase 1 reads all units that are there.
+    ReadWithout,
     /// Parity is the sum of all data units. The units that are not written are read first; a large write reads none.
     Sum,
     /// The same, but for one data unit that is written in part. Its old content is the sum of all others.
     SumMissing(u16),
+    /// With two parities: as [`Method::Sum`], but data units are missing, and their old content is needed. Phase 1 reads all units
+    /// that are there.
+    SumWithout,
     /// Parity changes by as much as data does: a read-modify-write.
     Delta,
-    /// The parity's device is missing.
+    /// The devices of all parities are missing.
     NoParity,
 }
 
-/// A unit of a stripe.
+/// A unit of a stripe, in the order in which columns have them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Unit {
     /// A data unit, from 0.
     Data(u16),
-    /// Parity, or a mirror's copy.
+    /// Parity, or a mirror's copy. It is the sum of the data units.
     Parity,
+    /// The second parity of RAID-6. It is the sum of the data units, each times a factor of its own.
+    SecondParity,
+}
+
+impl Unit {
+    /// All units of a stripe.
+    pub fn all(layout: &Layout) -> impl Iterator<Item = Unit> + use<> {
+        let second = (layout.parities() > 1).then_some(Unit::SecondParity);
+        (0..layout.data).map(Unit::Data).chain([Unit::Parity]).chain(second)
+    }
+
+    /// Its place in a column.
+    pub fn index(self, layout: &Layout) -> usize {
+        match self {
+            Unit::Data(unit) => usize::from(unit),
+            Unit::Parity => usize::from(layout.data),
+            Unit::SecondParity => usize::from(layout.data) + 1,
+        }
+    }
+
+    /// The factor with which a data unit is in a parity's sum; 1 in any other case.
+    pub(crate) fn factor(self, data: u16) -> Element {
+        match self {
+            Unit::SecondParity => coefficient(data.into()),
+            Unit::Data(_) | Unit::Parity => 1,
+        }
+    }
 }
 
 /// The accesses to one unit of one stripe: a *sibling*. It has at least one of `read` and `write`.
@@ -87,8 +120,8 @@ pub struct StripePlan {
     pub covered: Vec<(u16, Columns)>,
     /// The columns from the first that is covered to the last.
     pub hull: Columns,
-    /// The missing device, if it affects the write.
-    pub skipped: Option<DeviceId>,
+    /// The missing devices that the write leaves out.
+    pub skipped: Skipped,
     /// Its part of [`Plan::accesses`].
     pub accesses: Range<usize>,
 }
@@ -96,7 +129,7 @@ pub struct StripePlan {
 impl StripePlan {
     /// Returns true if a device counts again that was left out.
     pub(crate) fn is_back(&self, state: &ArrayState) -> bool {
-        self.skipped.is_some_and(|device| state.has(device, self.stripe))
+        self.skipped.devices().any(|device| state.has(device, self.stripe))
     }
 }
 
@@ -134,6 +167,7 @@ struct Part {
 
 struct Stripe<'a> {
     layout: &'a Layout,
+    state: &'a ArrayState,
     stripe: u64,
     covered: Vec<Part>,
     hull: Columns,
@@ -149,11 +183,19 @@ impl Stripe<'_> {
         self.part(unit).map(|part| &part.columns)
     }
 
-    fn add(&mut self, unit: Unit, read: Option<Columns>, write: Option<Columns>) {
-        let device = match unit {
+    fn device(&self, unit: Unit) -> DeviceId {
+        match unit {
             Unit::Data(unit) => self.layout.data(self.stripe, unit),
+            // Only RAID-6 has a second parity.
             Unit::Parity => self.layout.parity(self.stripe),
-        };
+            Unit::SecondParity => {
+                self.layout.second_parity(self.stripe).unwrap_or(self.layout.parity(self.stripe))
+            }
+        }
+    }
+
+    fn add(&mut self, unit: Unit, read: Option<Columns>, write: Option<Columns>) {
+        let device = self.device(unit);
         let read = read.filter(|c| !c.is_empty());
         if read.is_some() || write.is_some() {
             let stripe = self.stripe;
@@ -206,6 +248,76 @@ impl Stripe<'_> {
         incomplete.map_or(Method::Sum, Method::SumMissing)
     }
 
+    fn is_missing(&self, unit: Unit) -> bool {
+        !self.state.has(self.device(unit), self.stripe)
+    }
+
+    /// A device in rebuilding is written but not read. So rebuilt blocks stay right until all hosts know of them.
+    fn is_written(&self, unit: Unit) -> bool {
+        !self.is_missing(unit) || self.state.is_rebuilding(self.device(unit))
+    }
+
+    fn parities(&self) -> impl Iterator<Item = Unit> + use<> {
+        Unit::all(self.layout).skip(usize::from(self.layout.data))
+    }
+
+    /// The devices that a write leaves out.
+    fn left_out(&self) -> Skipped {
+        let units = Unit::all(self.layout).filter(|unit| !self.is_written(*unit));
+        units.map(|unit| self.device(unit)).collect()
+    }
+
+    /// With two parities: all units that are there yield the missing ones, over the columns in which missing units are covered.
+    fn read_without(&mut self) -> Method {
+        let lost =
+            |part: &Part| self.is_missing(Unit::Data(part.unit)).then(|| part.columns.clone());
+        let lost = self.covered.iter().filter_map(lost);
+        let lost = lost.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+        for unit in
+            Unit::all(self.layout).filter(|unit| !self.is_missing(*unit)).collect::<Vec<_>>()
+        {
+            let covered = match unit {
+                Unit::Data(unit) => self.covered(unit),
+                Unit::Parity | Unit::SecondParity => None,
+            };
+            let columns = match covered {
+                Some(c) => c.start.min(lost.start)..c.end.max(lost.end),
+                None => lost.clone(),
+            };
+            self.add(unit, Some(columns), None);
+        }
+        Method::ReadWithout
+    }
+
+    /// With two parities: new parities are sums of all data units. `needs_missing`: the old content of missing ones is needed, so
+    /// that all that is there is read.
+    fn sum_without(&mut self, needs_missing: bool) -> Method {
+        for unit in Unit::all(self.layout).collect::<Vec<_>>() {
+            let is_there = !self.is_missing(unit);
+            let (rest, write) = match unit {
+                Unit::Data(unit) => (self.rest(unit), self.covered(unit).cloned()),
+                Unit::Parity | Unit::SecondParity => (None, Some(self.hull.clone())),
+            };
+            let read = if needs_missing { Some(self.hull.clone()) } else { rest };
+            let write = write.filter(|_| self.is_written(unit));
+            self.add(unit, read.filter(|_| is_there), write);
+        }
+        if needs_missing { Method::SumWithout } else { Method::Sum }
+    }
+
+    /// With two parities: those that are there change by as much as data does.
+    fn delta_without(&mut self) -> Method {
+        for Part { unit, columns, .. } in self.covered.clone() {
+            self.add(Unit::Data(unit), Some(columns.clone()), Some(columns));
+        }
+        let hull = self.hull.clone();
+        for parity in self.parities().filter(|parity| !self.is_missing(*parity)).collect::<Vec<_>>()
+        {
+            self.add(parity, Some(hull.clone()), Some(hull.clone()));
+        }
+        Method::Delta
+    }
+
     fn delta(&mut self) -> Method {
         for Part { unit, columns, .. } in self.covered.clone() {
             self.add(Unit::Data(unit), Some(columns.clone()), Some(columns));
@@ -247,7 +359,7 @@ impl Missing {
 
 /// How many units of a stripe are missing.
 pub fn missing_units(layout: &Layout, state: &ArrayState, stripe: u64) -> usize {
-    Missing::of(layout, state, stripe).count()
+    layout.units(stripe).filter(|device| !state.has(*device, stripe)).count()
 }
 
 /// The parts of an operation, by stripe. Its first or last block may be partial.
@@ -273,10 +385,10 @@ fn stripes_of(layout: &Layout, span: Span, partial: (bool, bool)) -> Vec<(u64, V
 }
 
 fn build(
-    layout: &Layout,
+    (layout, state): (&Layout, &ArrayState),
     span: Span,
     partial: (bool, bool),
-    mut choose: impl FnMut(&mut Stripe<'_>) -> Result<(Method, Option<DeviceId>), OpError>,
+    mut choose: impl FnMut(&mut Stripe<'_>) -> Result<(Method, Skipped), OpError>,
 ) -> Result<Plan, OpError> {
     if !layout.contains(span) {
         return Err(OpError::Range);
@@ -286,7 +398,7 @@ fn build(
         let columns = || covered.iter().map(|part| &part.columns);
         let hull = columns().map(|c| c.start).min().unwrap_or(0)
             ..columns().map(|c| c.end).max().unwrap_or(0);
-        let mut part = Stripe { layout, stripe, covered, hull, accesses: Vec::new() };
+        let mut part = Stripe { layout, state, stripe, covered, hull, accesses: Vec::new() };
         let (method, skipped) = choose(&mut part)?;
         let first = plan.accesses.len();
         plan.accesses.append(&mut part.accesses);
@@ -308,17 +420,63 @@ fn unavailable(stripe: u64) -> OpError {
 
 /// The plan of a read. Fails if a missing unit cannot be had from the others.
 pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpError> {
-    build(layout, span, (false, false), |part| {
+    build((layout, state), span, (false, false), |part| {
+        if layout.parities() > 1 {
+            return read_of_double(part);
+        }
         let missing = Missing::of(layout, state, part.stripe);
         let wanted = missing.data.iter().copied().find(|unit| part.covered(*unit).is_some());
         if wanted.is_some() && missing.count() > 1 {
             return Err(unavailable(part.stripe));
         }
-        Ok((part.read(wanted), None))
+        Ok((part.read(wanted), Skipped::default()))
     })
 }
 
-/// The plan of a write. It fails if more than one unit of a stripe is missing. It also fails if only a parity that does not fit
+/// With two parities.
+fn read_of_double(part: &mut Stripe<'_>) -> Result<(Method, Skipped), OpError> {
+    let needs_others = part.covered.iter().any(|covered| part.is_missing(Unit::Data(covered.unit)));
+    if !needs_others {
+        return Ok((part.read(None), Skipped::default()));
+    }
+    match missing_units(part.layout, part.state, part.stripe) {
+        ..=2 => Ok((part.read_without(), Skipped::default())),
+        _ => Err(unavailable(part.stripe)),
+    }
+}
+
+/// With two parities. A missing data unit that is not written keeps its content if the parities that are there change only by as
+/// much as data does. So old parity is needed for it, in one way or the other.
+fn write_of_double(
+    part: &mut Stripe<'_>,
+    rules: &WriteRules,
+) -> Result<(Method, Skipped), OpError> {
+    let (layout, skipped) = (part.layout, part.left_out());
+    if missing_units(layout, part.state, part.stripe) > 2 {
+        return Err(unavailable(part.stripe));
+    }
+    if !part.parities().any(|parity| part.is_written(parity)) {
+        return Ok((part.without_parity(), skipped));
+    }
+    let parity_unfit = rules.parity_unfit.contains(&part.stripe);
+    let missing: Vec<u16> =
+        (0..layout.data).filter(|unit| part.is_missing(Unit::Data(*unit))).collect();
+    let needed = missing.iter().copied().find(|unit| part.rest(*unit).is_some());
+    if let Some(unit) = needed.filter(|_| parity_unfit) {
+        return Err(OpError::Lost { block: layout.logical(part.stripe, unit) });
+    }
+    let is_covered = missing.iter().any(|unit| part.covered(*unit).is_some());
+    // Parity that is being rebuilt is written and cannot be read.
+    let rebuilds = part.parities().any(|parity| part.is_missing(parity) && part.is_written(parity));
+    let (touched, data) = (part.covered.len() * 2, usize::from(layout.data));
+    let is_small = touched < data || touched == data && rules.delta_at_half || needed.is_some();
+    if is_small && !is_covered && !rebuilds && !parity_unfit {
+        return Ok((part.delta_without(), skipped));
+    }
+    Ok((part.sum_without(needed.is_some()), skipped))
+}
+
+/// The plan of a write. It fails if more units of a stripe are missing than its redundancy replaces. It also fails if only a parity that does not fit
 /// would make the write possible (docs/design/array.md 3.5). A block that is written in part needs its old content for that.
 pub fn write(
     layout: &Layout,
@@ -327,7 +485,11 @@ pub fn write(
     rules: &WriteRules,
 ) -> Result<Plan, OpError> {
     let lost = |stripe: u64, unit: u16| OpError::Lost { block: layout.logical(stripe, unit) };
-    build(layout, span, (rules.partial_start, rules.partial_end), |part| {
+    let only = |device: DeviceId| [device].into_iter().collect();
+    build((layout, state), span, (rules.partial_start, rules.partial_end), |part| {
+        if layout.parities() > 1 {
+            return write_of_double(part, rules);
+        }
         let missing = Missing::of(layout, state, part.stripe);
         let parity_unfit = rules.parity_unfit.contains(&part.stripe);
         if missing.count() > 1 {
@@ -336,10 +498,10 @@ pub fn write(
         // A device in rebuilding is written but not read. So rebuilt blocks stay right until all hosts know of them.
         let rebuilding = |device: DeviceId| state.is_rebuilding(device);
         if missing.parity && rebuilding(layout.parity(part.stripe)) {
-            return Ok((part.sum(None), None));
+            return Ok((part.sum(None), Skipped::default()));
         }
         if missing.parity {
-            return Ok((part.without_parity(), Some(layout.parity(part.stripe))));
+            return Ok((part.without_parity(), only(layout.parity(part.stripe))));
         }
         if let Some(&unit) = missing.data.first() {
             let device = layout.data(part.stripe, unit);
@@ -354,20 +516,20 @@ pub fn write(
                 None => part.delta(),
             };
             if !rebuilding(device) {
-                return Ok((method, Some(device)));
+                return Ok((method, only(device)));
             }
             if let Some(columns) = part.covered(unit).cloned() {
                 part.add(Unit::Data(unit), None, Some(columns));
             }
-            return Ok((method, None));
+            return Ok((method, Skipped::default()));
         }
         let (touched, data) = (part.covered.len() * 2, usize::from(layout.data));
         let delta = touched < data || touched == data && rules.delta_at_half;
         // Of a mirror's only data unit, half is not one.
         if delta && !parity_unfit && data > 1 {
-            Ok((part.delta(), None))
+            Ok((part.delta(), Skipped::default()))
         } else {
-            Ok((part.sum(None), None))
+            Ok((part.sum(None), Skipped::default()))
         }
     })
 }

@@ -1,6 +1,8 @@
-//! A set of a stripe's data units.
+//! Sets of a stripe's data units, and of devices that a write has left out.
 
 use serde::{Deserialize, Serialize};
+
+use crate::DeviceId;
 
 /// As many units as a stripe can have, and more.
 const WORDS: usize = 4;
@@ -71,6 +73,38 @@ impl Units {
 impl FromIterator<usize> for Units {
     fn from_iter<I: IntoIterator<Item = usize>>(units: I) -> Units {
         units.into_iter().fold(Units::default(), Units::with)
+    }
+}
+
+/// The devices of a stripe that a degraded write has left out. A stripe bears the absence of two at most.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Skipped([Option<DeviceId>; 2]);
+
+impl Skipped {
+    /// Returns true if a device is one of them.
+    pub fn has(self, device: DeviceId) -> bool {
+        self.0.contains(&Some(device))
+    }
+
+    /// All of them.
+    pub fn devices(self) -> impl Iterator<Item = DeviceId> {
+        self.0.into_iter().flatten()
+    }
+
+    /// The others.
+    #[must_use]
+    pub fn without(self, device: DeviceId) -> Skipped {
+        self.devices().filter(|other| *other != device).collect()
+    }
+}
+
+impl FromIterator<DeviceId> for Skipped {
+    /// Of more than two, the first ones: such a write cannot be.
+    fn from_iter<I: IntoIterator<Item = DeviceId>>(devices: I) -> Skipped {
+        let mut devices = devices.into_iter();
+        Skipped([devices.next(), devices.next()])
     }
 }
 

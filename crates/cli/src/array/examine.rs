@@ -305,7 +305,9 @@ fn text(report: &Report) -> String {
     let redundancy = match layout.redundancy {
         lockify_array::Redundancy::Raid5 => "RAID-5",
         lockify_array::Redundancy::Mirror => "mirror",
+        lockify_array::Redundancy::Raid6 => "RAID-6",
     };
+    let more = if layout.redundancy.parities() == 1 { "one" } else { "two" };
     let mut lines = vec![
         format!("{what} {device} of array {array}; {used}; {served}"),
         format!(
@@ -313,7 +315,7 @@ fn text(report: &Report) -> String {
             report.format, report.bytes, report.bytes_needed
         ),
         format!(
-            "{redundancy}: {} group(s) of {} data units and one more, units of {} bytes, {} stripes",
+            "{redundancy}: {} group(s) of {} data units and {more} more, units of {} bytes, {} stripes",
             layout.groups, layout.data, layout.unit_bytes, layout.stripes
         ),
     ];

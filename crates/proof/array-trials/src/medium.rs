@@ -470,7 +470,7 @@ mod tests {
             stamp: Stamp { time: u64::MAX, host: u32::MAX },
             first: u64::MAX - 1,
             last: u64::MAX,
-            skipped: Some(DeviceId(u16::MAX)),
+            skipped: [DeviceId(u16::MAX)].into_iter().collect(),
             lost: true,
             lost_data: (0..256).collect(),
         };

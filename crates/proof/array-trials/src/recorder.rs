@@ -28,6 +28,7 @@ impl Recorder {
         let redundancy = match layout.redundancy {
             Redundancy::Raid5 => array::Redundancy::Raid5,
             Redundancy::Mirror => array::Redundancy::Mirror,
+            Redundancy::Raid6 => array::Redundancy::Raid6,
         };
         let Layout { data, groups, unit, block_size, stripes, .. } = *layout;
         let sectors = block_size / content::SECTOR_SIZE;

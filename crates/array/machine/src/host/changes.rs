@@ -26,7 +26,7 @@ fn torn_stripes(this: &Try, state: &ArrayState) -> impl Iterator<Item = u64> {
 
 /// How a try goes on whose phase 2 some devices have refused.
 enum Remedy {
-    /// Redundancy replaces one unit of a stripe. With two missing, the write cannot be finished.
+    /// More units of a stripe are missing than redundancy replaces, so that the write cannot be finished.
     None { stripe: u64 },
     /// A medium has not taken its blocks, and the array cannot go on without that device.
     Unwritable { block: u64 },
@@ -105,7 +105,9 @@ impl ArrayHost {
 
     fn remedy(&self, this: &Try) -> Remedy {
         let layout = self.config.layout;
-        let beyond = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe) > 1;
+        let bears = usize::from(layout.parities());
+        let missing = |s: &plan::StripePlan| plan::missing_units(&layout, &self.state, s.stripe);
+        let beyond = |s: &plan::StripePlan| missing(s) > bears;
         // Where a rebuild makes the best of it, it begins anew.
         let accepts =
             matches!(&this.task, Some(Task { role: Role::Pass(pass), .. }) if pass.onto.is_some());
@@ -119,7 +121,7 @@ impl ArrayHost {
             let offset = access.write.as_ref().map_or(0, |columns| columns.start);
             let unit = match access.unit {
                 plan::Unit::Data(unit) => unit,
-                plan::Unit::Parity => 0,
+                plan::Unit::Parity | plan::Unit::SecondParity => 0,
             };
             let block = layout.logical(access.stripe, unit) + u64::from(offset);
             return Remedy::Unwritable { block };
@@ -153,9 +155,8 @@ impl ArrayHost {
         this.epoch = self.state.since;
         let mut again = Vec::new();
         for part in &this.plan.stripes {
-            let units = (0..layout.data).map(|unit| layout.data(part.stripe, unit));
-            let mut devices = units.chain([layout.parity(part.stripe)]);
-            let skipped = devices.find(|device| !self.state.has(*device, part.stripe));
+            let devices = layout.units(part.stripe);
+            let skipped = devices.filter(|device| !self.state.has(*device, part.stripe)).collect();
             for index in part.accesses.clone() {
                 let sibling = &mut this.siblings[index];
                 let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
@@ -163,7 +164,7 @@ impl ArrayHost {
                 let condition = self.state.devices.get(device);
                 let present = condition.is_some_and(|c| !c.is_out());
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
-                    // The linkage record names the device that this write leaves out.
+                    // The linkage record names the devices that this write leaves out.
                     blocks.header.skipped = skipped;
                     again.push((index, blocks.clone()));
                 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::code;
+use crate::galois::add_times;
 use crate::message::{Blocks, Content, Flaw, Mark};
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
@@ -24,13 +26,6 @@ pub(super) enum Unfit {
         /// The first block of the array that the operation does not get.
         block: u64,
     },
-}
-
-/// Adds by exclusive or.
-pub(super) fn xor(into: &mut [u8], from: &[u8]) {
-    for (a, b) in into.iter_mut().zip(from) {
-        *a ^= b;
-    }
 }
 
 /// The blocks of one stripe as an operation sees them.
@@ -68,9 +63,9 @@ impl<'a> View<'a> {
         flaws.iter().filter(|(_, f)| *f == Flaw::Lost).map(move |(i, _)| first + i)
     }
 
-    /// The columns in which parity was read and names lost data units, and which.
-    fn marks(&self) -> impl Iterator<Item = (u32, Units)> + use<'a> {
-        let content = self.content(Unit::Parity);
+    /// The columns in which a parity was read and names lost data units, and which.
+    fn marks(&self, parity: Unit) -> impl Iterator<Item = (u32, Units)> + use<'a> {
+        let content = self.content(parity);
         let headers = content.map_or(&[][..], |(_, content)| &content.headers);
         let columns = content.map_or(0, |(first, _)| first)..;
         let marks = columns.zip(headers).map(|(column, header)| (column, header.lost_data));
@@ -79,12 +74,17 @@ impl<'a> View<'a> {
 
     /// The columns in which a missing unit's block is lost, as parity says.
     fn lost_of_missing(&self, unit: u16) -> impl Iterator<Item = u32> + use<'a> {
-        let marks = self.marks().filter(move |(_, lost)| lost.has(unit.into()));
+        let marks = self.marks(Unit::Parity).filter(move |(_, lost)| lost.has(unit.into()));
         self.lost(Unit::Parity).chain(marks.map(|(column, _)| column))
     }
 
     /// Adds a unit's read blocks to a sum over `columns`.
     fn add(&self, sum: &mut [u8], columns: &Columns, unit: Unit) {
+        self.add_times(sum, columns, unit, 1);
+    }
+
+    /// Adds a unit's read blocks, times a factor, to a sum over `columns`.
+    fn add_times(&self, sum: &mut [u8], columns: &Columns, unit: Unit, factor: u8) {
         let Some((first, content)) = self.content(unit) else { return };
         let from = first.max(columns.start);
         let end = first + (content.data.len() / self.layout.block_size as usize) as u32;
@@ -92,12 +92,75 @@ impl<'a> View<'a> {
         if !both.is_empty()
             && let Some(read) = self.read(unit, &both)
         {
-            xor(&mut sum[self.bytes(&(columns.start..from))..], read);
+            add_times(&mut sum[self.bytes(&(columns.start..from))..], factor, read);
         }
     }
 
-    fn units(&self) -> impl Iterator<Item = Unit> {
-        (0..self.layout.data).map(Unit::Data).chain([Unit::Parity])
+    fn units(&self) -> impl Iterator<Item = Unit> + use<> {
+        Unit::all(self.layout)
+    }
+
+    fn parities(&self) -> impl Iterator<Item = Unit> + use<> {
+        self.units().skip(usize::from(self.layout.data))
+    }
+
+    /// One block of a unit, and its record, if it was read.
+    fn block(&self, unit: Unit, column: u32) -> Option<(&'a Header, Bytes)> {
+        let (first, content) = self.content(unit)?;
+        let header = content.headers.get(column.checked_sub(first)? as usize)?;
+        let from = self.bytes(&(first..column));
+        Some((header, content.data.slice(from..from + self.bytes(&(column..column + 1)))))
+    }
+
+    /// A column of a stripe with two parities. A parity that is lost tells nothing. A missing data unit that is marked counts as
+    /// zeros: so says the newest parity.
+    fn known(&self, column: u32) -> Known {
+        let mut blocks: code::Blocks =
+            self.units().map(|unit| Some(self.block(unit, column)?.1)).collect();
+        let parities =
+            self.parities().filter_map(|parity| Some((parity, self.block(parity, column)?.0)));
+        let mut newest: Option<&Header> = None;
+        for (parity, header) in parities {
+            if header.lost {
+                blocks[parity.index(self.layout)] = None;
+            }
+            if newest.is_none_or(|newest| (newest.lost, header.stamp) > (header.lost, newest.stamp))
+            {
+                newest = Some(header);
+            }
+        }
+        let marked = newest.map_or(Units::default(), |newest| newest.lost_data);
+        let missing = (0..usize::from(self.layout.data)).filter(|unit| blocks[*unit].is_none());
+        let lost: Units = missing.filter(|unit| marked.has(*unit)).collect();
+        let zeros = Bytes::from(vec![0; self.layout.block_size as usize]);
+        (0..blocks.len())
+            .filter(|unit| lost.has(*unit))
+            .for_each(|unit| blocks[unit] = Some(zeros.clone()));
+        let solved = code::fill(self.layout, &mut blocks);
+        Known { blocks, lost, solved }
+    }
+
+    /// What a missing data unit has in these columns; an error at the first that is lost.
+    fn made_of_others(&self, unit: u16, columns: &Columns) -> Result<Vec<u8>, u32> {
+        let mut all = Vec::with_capacity(self.bytes(columns));
+        for column in columns.clone() {
+            let known = self.known(column);
+            let block = known.blocks[usize::from(unit)].as_ref();
+            let block = block.filter(|_| known.solved && !known.lost.has(unit.into()));
+            all.extend_from_slice(block.ok_or(column)?);
+        }
+        Ok(all)
+    }
+
+    fn lost_error(&self, unit: u16, column: u32) -> Unfit {
+        let block = self.layout.logical(self.part.stripe, unit) + u64::from(column);
+        Unfit::Fail(OpError::Lost { block })
+    }
+
+    /// Returns true if a data unit's old content is to be made of the others.
+    fn is_made(&self, unit: u16) -> bool {
+        matches!(self.part.method, Method::ReadWithout | Method::SumWithout)
+            && self.content(Unit::Data(unit)).is_none()
     }
 
     /// The sum of all units but one, in these columns: that unit.
@@ -121,13 +184,22 @@ impl<'a> View<'a> {
                 !(written.start <= start && end <= written.end)
             }
         };
+        if self.is_made(unit) {
+            let mut old = vec![0; self.bytes(columns)];
+            for column in columns.clone().filter(&keeps) {
+                let block = self.made_of_others(unit, &(column..column + 1));
+                let block = block.map_err(|column| self.lost_error(unit, column))?;
+                let from = self.bytes(&(columns.start..column));
+                old[from..from + block.len()].copy_from_slice(&block);
+            }
+            return Ok(old);
+        }
         let lost = match missing {
             true => self.lost_of_missing(unit).filter(&keeps).min(),
             false => self.lost(Unit::Data(unit)).filter(&keeps).min(),
         };
         if let Some(column) = lost {
-            let block = self.layout.logical(self.part.stripe, unit) + u64::from(column);
-            return Err(Unfit::Fail(OpError::Lost { block }));
+            return Err(self.lost_error(unit, column));
         }
         if missing {
             return Ok(self.missing(unit, columns));
@@ -165,10 +237,7 @@ impl<'a> View<'a> {
             else {
                 continue;
             };
-            let unit = match access.unit {
-                Unit::Data(unit) => usize::from(unit),
-                Unit::Parity => parity,
-            };
+            let unit = access.unit.index(self.layout);
             let bad = bad_blocks(content);
             for (at, header) in (0..).zip(&content.headers).filter(|(at, _)| !bad.contains_key(at))
             {
@@ -189,7 +258,9 @@ impl<'a> View<'a> {
     fn repair(&self, unit: Unit, column: u32) -> Unfit {
         let unit = match unit {
             Unit::Data(unit) => unit,
-            Unit::Parity => self.part.covered.first().map_or(0, |(unit, _)| *unit),
+            Unit::Parity | Unit::SecondParity => {
+                self.part.covered.first().map_or(0, |(unit, _)| *unit)
+            }
         };
         let stripe = self.part.stripe;
         Unfit::Repair { stripe, block: self.layout.logical(stripe, unit) + u64::from(column) }
@@ -227,6 +298,11 @@ pub(super) fn answer(
         let view = View { layout, plan, part, contents };
         view.check()?;
         for (unit, columns) in &part.covered {
+            if view.is_made(*unit) {
+                let block = view.made_of_others(*unit, columns);
+                pieces.push(block.map_err(|column| view.lost_error(*unit, column))?.into());
+                continue;
+            }
             let missing = part.method == Method::ReadMissing(*unit);
             let first = |lost: &mut dyn Iterator<Item = u32>| {
                 lost.filter(|column| columns.contains(column)).min()
@@ -236,8 +312,7 @@ pub(super) fn answer(
                 false => first(&mut view.lost(Unit::Data(*unit))),
             };
             if let Some(column) = lost {
-                let block = layout.logical(part.stripe, *unit) + u64::from(column);
-                return Err(Unfit::Fail(OpError::Lost { block }));
+                return Err(view.lost_error(*unit, column));
             }
             if missing {
                 pieces.push(Bytes::from(view.missing(*unit, columns)));
@@ -378,7 +453,12 @@ pub(super) fn writes(
                     let piece = new.iter().find(|(u, _, _)| *u == unit);
                     (piece.map(|(_, _, piece)| piece.clone()).unwrap_or_default(), Vec::new())
                 }
-                Unit::Parity => (parity(&view, &new).into(), marks_of_parity(&view)),
+                Unit::Parity | Unit::SecondParity if part.method == Method::SumWithout => {
+                    parity_without(&view, access.unit, &new)
+                }
+                Unit::Parity | Unit::SecondParity => {
+                    (parity(&view, access.unit, &new).into(), marks_of_parity(&view, access.unit))
+                }
             };
             debug_assert_eq!(data.len(), (columns.end - columns.start) as usize * block);
             let extent = plan::extent(layout, part.stripe, columns);
@@ -388,8 +468,46 @@ pub(super) fn writes(
     Ok(writes)
 }
 
-/// New parity over the hull of the written columns.
-fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
+/// A column of a stripe with two parities, as far as the read blocks tell.
+struct Known {
+    /// Its units' blocks. If it is solved, there are all.
+    blocks: code::Blocks,
+    /// Missing data units that are marked as lost.
+    lost: Units,
+    solved: bool,
+}
+
+/// New parity over the hull of the written columns, beside missing data units the old content of which is needed. Where nobody
+/// knows that, and it is not written, parity is lost.
+fn parity_without(
+    view: &View<'_>,
+    parity: Unit,
+    new: &[(u16, &Columns, Bytes)],
+) -> (Bytes, Vec<Mark>) {
+    let (mut all, mut marks) = (Vec::new(), Vec::new());
+    for column in view.part.hull.clone() {
+        let Known { mut blocks, lost: mut lost_data, .. } = view.known(column);
+        let lost_there = (0..view.layout.data)
+            .filter(|unit| view.lost(Unit::Data(*unit)).any(|lost| lost == column));
+        lost_data = lost_data.and(lost_there.map(usize::from).collect());
+        for (unit, columns, data) in new.iter().filter(|(_, c, _)| c.contains(&column)) {
+            let from = view.bytes(&(columns.start..column));
+            let block = data.slice(from..from + view.bytes(&(column..column + 1)));
+            blocks[usize::from(*unit)] = Some(block);
+            lost_data = lost_data.without((*unit).into());
+        }
+        all.extend(code::parity(view.layout, parity, &blocks));
+        let lost = blocks.iter().take(view.layout.data.into()).any(Option::is_none);
+        if lost || !lost_data.is_empty() {
+            let index = column - view.part.hull.start;
+            marks.push(Mark { index, lost, lost_data, content: None });
+        }
+    }
+    (all.into(), marks)
+}
+
+/// A new parity over the hull of the written columns.
+fn parity(view: &View<'_>, parity: Unit, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
     let hull = &view.part.hull;
     let at = |columns: &Columns| {
         let from = view.bytes(&(hull.start..columns.start));
@@ -397,10 +515,11 @@ fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
     };
     let mut sum = vec![0; view.bytes(hull)];
     if view.part.method == Method::Delta {
-        view.add(&mut sum, hull, Unit::Parity);
+        view.add(&mut sum, hull, parity);
         for (unit, columns, data) in new {
-            view.add(&mut sum[at(columns)], columns, Unit::Data(*unit));
-            xor(&mut sum[at(columns)], data);
+            let factor = parity.factor(*unit);
+            view.add_times(&mut sum[at(columns)], columns, Unit::Data(*unit), factor);
+            add_times(&mut sum[at(columns)], factor, data);
         }
         return sum;
     }
@@ -414,28 +533,28 @@ fn parity(view: &View<'_>, new: &[(u16, &Columns, Bytes)]) -> Vec<u8> {
         if let Some((_, columns, data)) = new.iter().find(|(u, _, _)| *u == unit) {
             content[at(columns)].copy_from_slice(data);
         }
-        xor(&mut sum, &content);
+        add_times(&mut sum, parity.factor(unit), &content);
     }
     sum
 }
 
-/// The marks of the new parity.
-fn marks_of_parity(view: &View<'_>) -> Vec<Mark> {
+/// The marks of a new parity.
+fn marks_of_parity(view: &View<'_>, parity: Unit) -> Vec<Mark> {
     let mut all: BTreeMap<u32, Mark> = BTreeMap::new();
     let mut of = |column: u32, itself: bool, data: Units| {
         let index = column - view.part.hull.start;
         let mark = all.entry(column).or_insert(Mark { index, ..Mark::default() });
         (mark.lost, mark.lost_data) = (mark.lost || itself, mark.lost_data.and(data));
     };
-    still_lost(view).for_each(|column| of(column, true, Units::default()));
-    lost_data(view).for_each(|(column, units)| of(column, false, units));
+    still_lost(view, parity).for_each(|column| of(column, true, Units::default()));
+    lost_data(view, parity).for_each(|(column, units)| of(column, false, units));
     all.into_values().collect()
 }
 
 /// The columns of lost data units that parity names from now on, and which: those that it has named and those that were read,
 /// without those that are written.
-fn lost_data<'a>(view: &View<'a>) -> impl Iterator<Item = (u32, Units)> + use<'a> {
-    let mut all: BTreeMap<u32, Units> = view.marks().collect();
+fn lost_data<'a>(view: &View<'a>, parity: Unit) -> impl Iterator<Item = (u32, Units)> + use<'a> {
+    let mut all: BTreeMap<u32, Units> = view.marks(parity).collect();
     for unit in 0..view.layout.data {
         for column in view.lost(Unit::Data(unit)).filter(|column| view.part.hull.contains(column)) {
             let lost = all.entry(column).or_default();
@@ -451,7 +570,7 @@ fn lost_data<'a>(view: &View<'a>) -> impl Iterator<Item = (u32, Units)> + use<'a
 }
 
 /// The columns whose parity stays lost: those in which a lost block of the missing unit is not written.
-fn still_lost<'a>(view: &View<'a>) -> impl Iterator<Item = u32> + use<'a> {
+fn still_lost<'a>(view: &View<'a>, parity: Unit) -> impl Iterator<Item = u32> + use<'a> {
     let (method, covered) = (view.part.method, &view.part.covered);
     let covers = move |column: &u32| match method {
         Method::SumMissing(unit) => {
@@ -459,7 +578,7 @@ fn still_lost<'a>(view: &View<'a>) -> impl Iterator<Item = u32> + use<'a> {
         }
         _ => false,
     };
-    view.lost(Unit::Parity).filter(move |column| !covers(column))
+    view.lost(parity).filter(move |column| !covers(column))
 }
 
 #[cfg(test)]

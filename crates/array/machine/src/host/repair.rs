@@ -12,7 +12,8 @@ use crate::recovery::column::{
 };
 use crate::recovery::returned::{Returned, Verdict};
 use crate::{
-    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Stamp, Time,
+    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Skipped, Stamp,
+    Time, Units,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -133,10 +134,8 @@ impl Pass {
         if let Some(Survey { device, whole_to, .. }) = self.survey {
             return Some((device, whole_to));
         }
-        let units = (0..layout.data).map(|unit| layout.data(self.stripe, unit));
-        let mut missing = units
-            .chain([layout.parity(self.stripe)])
-            .filter(|device| !state.has(*device, self.stripe));
+        let mut missing =
+            layout.units(self.stripe).filter(|device| !state.has(*device, self.stripe));
         let whole_to = |device| Some((device, state.condition(device)?.whole_to()?));
         match plan::missing_units(layout, state, self.stripe) {
             2 => missing.find_map(whole_to),
@@ -154,15 +153,13 @@ impl Pass {
         let columns = 0..layout.unit;
         let missing = plan::missing_units(layout, state, self.stripe);
         let comes_back = self.comes_back(layout, state);
-        // Two devices of a group are out only if an operator has accepted the loss: repairs make the best of it.
-        if !self.repair && self.survey.is_none() && missing > 1 {
+        // More devices of a group are out than redundancy replaces only if an operator has accepted the loss: repairs make the best of it.
+        if !self.repair && self.survey.is_none() && missing > usize::from(layout.parities()) {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));
         }
-        let units = (0..layout.data).map(|u| (Unit::Data(u), layout.data(self.stripe, u)));
-        let parity = (Unit::Parity, layout.parity(self.stripe));
         let mut accesses = Vec::new();
-        for (unit, device) in units.chain([parity]) {
+        for (unit, device) in Unit::all(layout).zip(layout.units(self.stripe)) {
             let old = comes_back.filter(|(returned, _)| *returned == device);
             let whole_to = old.map(|(_, time)| time);
             let reads = self.reads(state, device, whole_to);
@@ -184,7 +181,7 @@ impl Pass {
             method: Method::Read,
             covered: Vec::new(),
             hull: columns,
-            skipped: None,
+            skipped: Skipped::default(),
             accesses: 0..accesses.len(),
         };
         Ok(Plan { stripes: vec![part], accesses })
@@ -209,14 +206,17 @@ impl Pass {
         contents: &[Option<Content>],
         stamp: Stamp,
     ) -> Vec<Option<Blocks>> {
-        let index = |unit: Unit| index(layout, unit);
+        let index = |unit: Unit| unit.index(layout);
         // By access: columns in which it is written, and what.
         let mut mends: Vec<Vec<(u32, Mend)>> = vec![Vec::new(); plan.accesses.len()];
         let mut rebuilt: Vec<(u32, Mend)> = Vec::new();
         let mut beside: Vec<(u32, Mend)> = Vec::new();
+        // With two parities: all of that.
+        let mut double: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
         let parity = plan.accesses.iter().position(|access| access.unit == Unit::Parity);
-        let mut durable_to = vec![Time::MAX; usize::from(layout.data) + 1];
+        let mut durable_to = vec![Time::MAX; usize::from(layout.group_size())];
+        let bears = usize::from(layout.parities());
         for (access, content) in plan.accesses.iter().zip(contents) {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
         }
@@ -224,7 +224,7 @@ impl Pass {
         let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
         let bad: Vec<_> = contents.iter().map(with_bad).collect();
         for offset in 0..layout.unit {
-            let mut units = vec![Seen::Absent; usize::from(layout.data) + 1];
+            let mut units = vec![Seen::Absent; usize::from(layout.group_size())];
             for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
                 if let (Some(content), Some(bad)) = (content, bad) {
                     let at = offset as usize;
@@ -238,17 +238,19 @@ impl Pass {
             .first()
             .map_or(0, |(_, units)| units.iter().filter(|seen| **seen == Seen::Absent).count());
         let onto = plan.accesses.iter().find(|access| Some(access.device) == self.onto);
-        if let Some(onto) = onto.filter(|_| absent > 1) {
+        if let Some(onto) = onto.filter(|_| absent > bears) {
             return self.make_do(layout, plan, &stripe, index(onto.unit), stamp);
         }
+        let unread = plan.accesses.iter().filter(|access| access.read.is_none());
+        let written: Units = unread.map(|access| index(access.unit)).collect();
         let mut newly_lost = 0;
         let doubts: Vec<Vec<usize>> =
             stripe.iter().map(|(_, units)| doubtful(layout, units, &durable_to)).collect();
         let returned = returned(layout, plan);
         let verdicts = self.judge(returned, &mut stripe);
-        let findings = match absent {
-            0 | 1 => examine(&stripe, &doubts, &self.traces, self.rule(contents)),
-            _ => examine_remains(&stripe, &doubts, &self.traces),
+        let findings = match absent <= bears {
+            true => examine(&stripe, &doubts, &self.traces, self.rule(contents)),
+            false => examine_remains(&stripe, &doubts, &self.traces),
         };
         if let (Some(survey), Some(returned)) = (self.survey, returned) {
             self.found.outlook = outlook(survey, &returned, &stripe, &verdicts, &findings);
@@ -269,6 +271,15 @@ impl Pass {
                     mends[access].push((column.offset, mend));
                 }
             }
+            if bears > 1 {
+                if !undecided && absent <= bears && !written.is_empty() {
+                    for mend in column.rebuild_double(units, written, doubtful) {
+                        newly_lost += u32::from(column.is_new_loss(units, &mend));
+                        double.push((column.offset, mend));
+                    }
+                }
+                continue;
+            }
             // The others do not yield a missing block of an undecided column.
             if let Some(access) = missing.filter(|_| !undecided && absent < 2) {
                 let unit = index(plan.accesses[access].unit);
@@ -284,7 +295,19 @@ impl Pass {
         }
         self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
         self.found.marked = self.still_marked(&stripe) + newly_lost;
-        if !self.found.wrote
+        if !self.found.wrote && bears > 1 {
+            let is_parity = |unit: usize| unit >= usize::from(layout.data) && !written.has(unit);
+            let was_lost = stripe.iter().any(|(_, units)| {
+                units.iter().enumerate().any(|(unit, seen)| is_parity(unit) && seen.lost())
+            });
+            for (access, mends) in plan.accesses.iter().zip(&mut mends) {
+                let unit = index(access.unit);
+                if written.has(unit) || was_lost && is_parity(unit) {
+                    let of_unit = double.iter().filter(|(_, mend)| mend.unit == unit);
+                    mends.extend(of_unit.cloned());
+                }
+            }
+        } else if !self.found.wrote
             && let Some(access) = missing
         {
             mends[access] = rebuilt;
@@ -312,12 +335,16 @@ impl Pass {
         verdicts
     }
 
-    /// The first wanted write that is not there. The others yield the blocks of one missing device, and so these are not judged.
+    /// The first wanted write that is not there. The others yield the blocks of as many missing devices as redundancy replaces, and
+    /// so these are not judged.
     fn missing(&self, stripe: &Stripe<'_>) -> Option<(u16, u32)> {
         let is_missing = |wanted: &&Wanted| {
-            let Some((_, units)) = stripe.get(wanted.column as usize) else { return true };
+            let Some((column, units)) = stripe.get(wanted.column as usize) else { return true };
             match &units[usize::from(wanted.unit)] {
-                Seen::Absent => units.iter().filter(|seen| **seen == Seen::Absent).count() > 1,
+                Seen::Absent => {
+                    let absent = units.iter().filter(|seen| **seen == Seen::Absent).count();
+                    absent > usize::from(column.layout.parities())
+                }
                 Seen::There { header, .. } => header.lost || header.content() < wanted.stamp,
                 Seen::Torn | Seen::Unreadable => true,
             }
@@ -325,8 +352,8 @@ impl Pass {
         self.wanted.iter().find(is_missing).map(|wanted| (wanted.unit, wanted.column))
     }
 
-    /// Two units of the stripe are missing, and this one is rebuilt: its data are lost, and so are those of the other. Parity
-    /// says so of the other. All is written at once, and comes out the same if it is done again.
+    /// More units of the stripe are missing than redundancy replaces, and this one is rebuilt: its data are lost, and so are those of
+    /// the others. Parity says so of the others. All is written at once, and comes out the same if it is done again.
     fn make_do(
         &mut self,
         layout: &Layout,
@@ -344,7 +371,7 @@ impl Pass {
         });
         (self.found.lost, self.found.marked) = (lost, new.count() as u32);
         let all = plan.accesses.iter().map(|access| {
-            let unit = index(layout, access.unit);
+            let unit = access.unit.index(layout);
             let mends = (0..).zip(&columns).filter_map(|(offset, mends)| {
                 mends.iter().find(|mend| mend.unit == unit).map(|mend| (offset, mend.clone()))
             });
@@ -382,19 +409,10 @@ impl Pass {
     }
 }
 
-/// A unit's place in a column: data units, then parity.
-fn index(layout: &Layout, unit: Unit) -> usize {
-    match unit {
-        Unit::Data(unit) => usize::from(unit),
-        Unit::Parity => usize::from(layout.data),
-    }
-}
-
 /// The device that comes back with its medium, if the pass reads what that has.
 fn returned(layout: &Layout, plan: &Plan) -> Option<Returned> {
     let of = |access: &Access| {
-        let (device, unit, whole_to) =
-            (access.device, index(layout, access.unit), access.whole_to?);
+        let (device, unit, whole_to) = (access.device, access.unit.index(layout), access.whole_to?);
         Some(Returned { device, unit, whole_to })
     };
     plan.accesses.iter().find_map(of)

@@ -205,16 +205,18 @@ impl Left {
         stripes
     }
 
-    /// Returns true if a data unit's missing write may have reached the stripe's parity without a record of it.
+    /// Returns true if a data unit's missing write may have reached a parity of the stripe without a record of it.
     fn may_be_in_parity(&self, layout: &Layout, stripe: u64, data: Extent, stamp: Stamp) -> bool {
-        let parity = layout.parity(stripe);
-        let waits = |&(device, extent, other): &(DeviceId, Extent, Stamp)| {
-            (device, other) == (parity, stamp)
-                && extent.start <= data.start
-                && data.end() <= extent.end()
+        let may_have = |parity: DeviceId| {
+            let waits = |&(device, extent, other): &(DeviceId, Extent, Stamp)| {
+                (device, other) == (parity, stamp)
+                    && extent.start <= data.start
+                    && data.end() <= extent.end()
+            };
+            let forgotten = self.forgotten.get(&parity).is_some_and(|time| *time >= stamp.time);
+            forgotten && !self.awaited.iter().any(waits)
         };
-        let forgotten = self.forgotten.get(&parity).is_some_and(|time| *time >= stamp.time);
-        forgotten && !self.awaited.iter().any(waits)
+        may_have(layout.parity(stripe)) || layout.second_parity(stripe).is_some_and(may_have)
     }
 }
 

@@ -175,8 +175,7 @@ impl Unflushed {
         }
         let mut doubtful = Vec::new();
         for stripe in self.stripes(layout) {
-            let units = (0..layout.data).map(|unit| layout.data(stripe, unit));
-            let group: Vec<DeviceId> = units.chain([layout.parity(stripe)]).collect();
+            let group: Vec<DeviceId> = layout.units(stripe).collect();
             if !group.iter().any(|device| lost.contains(device)) {
                 continue;
             }

@@ -37,9 +37,11 @@
 
 use bytes::Bytes;
 
+use super::double::Told;
 use super::records::{Headers, Newest};
+use crate::code;
 use crate::message::Mark;
-use crate::plan::Columns;
+use crate::plan::{Columns, Unit};
 use crate::{Header, Layout, Redundancy, Stamp, Time, Units};
 
 /// A block of a column, as a repair finds it.
@@ -105,7 +107,7 @@ impl Mend {
     }
 
     /// Its content is that of this record's block, or was made of it.
-    fn known_by(self, source: &Header) -> Mend {
+    pub(super) fn known_by(self, source: &Header) -> Mend {
         Mend { content: Some(source.content()), ..self }
     }
 
@@ -174,12 +176,12 @@ pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> 
         |unit: &usize| units[*unit].header().is_some() && newer(*unit, durable_to[*unit]);
     match layout.redundancy {
         Redundancy::Mirror => Vec::new(),
-        Redundancy::Raid5 => (0..units.len()).filter(is_doubtful).collect(),
+        Redundancy::Raid5 | Redundancy::Raid6 => (0..units.len()).filter(is_doubtful).collect(),
     }
 }
 
-/// One pass over adjacent columns of a stripe, in each of which at most one unit is absent. Units are the data units, then
-/// parity. `doubts` has the doubtful units of each column.
+/// One pass over adjacent columns of a stripe, in each of which no more units are absent than there are parities. Units are the data
+/// units, then parity, then the second parity. `doubts` has the doubtful units of each column.
 pub(crate) fn examine(
     columns: &[(Column<'_>, Vec<Seen>)],
     doubts: &[Vec<usize>],
@@ -189,10 +191,15 @@ pub(crate) fn examine(
     let Some(headers) = headers_of(columns) else { return Vec::new() };
     let missed = missed(columns, &headers, traces);
     let accused = accused(columns, &headers, &missed, traces, rule);
-    let one = |(((column, units), accused), doubtful): ((&(Column<'_>, Vec<Seen>), _), &Vec<_>)| {
-        column.examine(units, accused, doubtful, rule)
+    let told = Told::new(&headers, traces);
+    let one = |(at, ((column, units), accused)): (usize, (&(Column<'_>, Vec<Seen>), _))| {
+        let doubtful = &doubts[at];
+        match column.layout.parities() {
+            1 => column.examine(units, accused, doubtful, rule),
+            _ => column.examine_double(units, accused, doubtful, rule, &|| told.of(at, column)),
+        }
     };
-    let mut findings: Vec<Finding> = columns.iter().zip(&accused).zip(doubts).map(one).collect();
+    let mut findings: Vec<Finding> = columns.iter().zip(&accused).enumerate().map(one).collect();
     if findings.iter().any(|finding| !finding.mends.is_empty()) {
         keep_evidence(columns, &headers, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
@@ -299,7 +306,7 @@ fn missed(
 }
 
 /// What records say against a column.
-struct Accused {
+pub(super) struct Accused {
     /// Its units whose blocks are older than a record of the stripe says.
     older: Vec<usize>,
     /// Those of which a fenced life's trace says it: parity may have that write, or not.
@@ -309,7 +316,12 @@ struct Accused {
 }
 
 impl Accused {
-    fn any(&self) -> bool {
+    /// All of these units.
+    pub(super) fn units(&self) -> impl Iterator<Item = usize> {
+        self.older.iter().chain(&self.missed).copied()
+    }
+
+    pub(super) fn any(&self) -> bool {
         !self.missed.is_empty() || !self.older.is_empty()
     }
 
@@ -421,7 +433,7 @@ impl Column<'_> {
         sum.into()
     }
 
-    fn zeros(&self) -> Bytes {
+    pub(super) fn zeros(&self) -> Bytes {
         vec![0; self.layout.block_size as usize].into()
     }
 
@@ -435,10 +447,10 @@ impl Column<'_> {
         (0..self.parity()).filter(is_lost).collect()
     }
 
-    /// Returns true if parity says that a data unit's block is lost.
+    /// Returns true if a parity says that a data unit's block is lost.
     fn is_marked(&self, units: &[Seen], unit: usize) -> bool {
-        let parity = units[self.parity()].header();
-        parity.is_some_and(|parity| parity.lost_data.has(unit))
+        let mut parities = units.iter().skip(self.parity()).filter_map(Seen::header);
+        parities.any(|parity| parity.lost_data.has(unit))
     }
 
     /// Returns true if a write marks a data block as lost that was not marked before, by itself or by parity.
@@ -448,7 +460,7 @@ impl Column<'_> {
     }
 
     /// A data unit's block that is lost from now on. Its content counts as zeros.
-    fn lose(&self, unit: usize) -> Mend {
+    pub(super) fn lose(&self, unit: usize) -> Mend {
         Mend::new(unit, self.zeros(), true)
     }
 
@@ -456,6 +468,14 @@ impl Column<'_> {
     fn new_parity(&self, units: &[Seen], lost: bool) -> Mend {
         let (data, lost_data) = (self.sum(units, self.parity()), self.lost_data(units));
         Mend { lost_data, ..Mend::new(self.parity(), data, lost) }
+    }
+
+    /// One of the parities, as [`Column::new_parity`] makes the first one.
+    fn any_parity(&self, units: &[Seen], unit: usize, lost: bool) -> Mend {
+        match unit == self.parity() {
+            true => self.new_parity(units, lost),
+            false => self.fitting(units, unit, lost, self.lost_data(units)),
+        }
     }
 
     /// A data unit's block, made of all others. It has the writes that parity has, and perhaps not all: parity may have lost its
@@ -469,13 +489,13 @@ impl Column<'_> {
     }
 
     /// The newest write that parity has if it is made to fit the data: one of these may have missed later ones.
-    fn oldest_of<'u>(
+    pub(super) fn oldest_of(
         &self,
         units: &[Seen],
-        behind: impl Iterator<Item = &'u usize>,
+        behind: impl Iterator<Item = usize>,
     ) -> Option<Stamp> {
-        let data = behind.filter(|unit| **unit < self.parity());
-        data.filter_map(|unit| units[*unit].header()).map(Header::content).min()
+        let data = behind.filter(|unit| *unit < self.parity());
+        data.filter_map(|unit| units[unit].header()).map(Header::content).min()
     }
 
     /// Data blocks that are lost and do not say so, because their media have lost the mark. They are written first: the
@@ -533,7 +553,7 @@ impl Column<'_> {
             return finding;
         }
         let lose = |unit: usize| self.lose(unit);
-        let behind = accused.older.iter().chain(&accused.missed).chain(doubtful);
+        let behind = accused.units().chain(doubtful.iter().copied());
         let content = self.oldest_of(units, behind);
         let new_parity = |lost: bool| Mend { content, ..self.new_parity(units, lost) };
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
@@ -614,17 +634,19 @@ impl Column<'_> {
     /// Several units are absent. `unfit`: parity may not fit the data that are there.
     fn examine_remains(&self, units: &[Seen], unfit: bool) -> Finding {
         let parity = self.parity();
+        let parities = parity..units.len();
         let has_holes = units.iter().any(|seen| matches!(seen, Seen::Torn | Seen::Unreadable));
         let absent = (0..parity).filter(|unit| units[*unit] == Seen::Absent);
         let torn = (0..parity).filter(|unit| units[*unit] == Seen::Torn);
         let lost = absent.fold(self.lost_data(units), Units::with).count();
         let mismatch = unfit || has_holes;
         // One that its medium does not return says enough by that.
-        let says_so =
-            matches!(units[parity], Seen::Absent | Seen::Unreadable) || units[parity].lost();
-        let mends = match mismatch && !says_so {
-            true => vec![self.new_parity(units, true)],
-            false => torn.map(|unit| self.lose(unit)).collect(),
+        let says_so = |seen: &Seen| matches!(seen, Seen::Absent | Seen::Unreadable) || seen.lost();
+        let silent: Vec<usize> =
+            parities.filter(|parity| mismatch && !says_so(&units[*parity])).collect();
+        let mends: Vec<Mend> = match silent.is_empty() {
+            false => silent.iter().map(|unit| self.any_parity(units, *unit, true)).collect(),
+            true => torn.map(|unit| self.lose(unit)).collect(),
         };
         let undecided = mends.is_empty() && units.contains(&Seen::Unreadable);
         Finding { mismatch, undecided, lost, mends }
@@ -640,7 +662,7 @@ impl Column<'_> {
         parity_yields && !gives_up && units.iter().all(is_whole) && !self.is_marked(units, unit)
     }
 
-    /// The blocks of a column that has lost two units, one of which is written anew: `onto`. All blocks that are there are
+    /// The blocks of a column that has lost more units than it has parities. One of them is written anew: `onto`. All blocks that are there are
     /// written, but those that their media do not return.
     pub fn make_do(&self, units: &[Seen], onto: usize) -> Vec<Mend> {
         let parity = self.parity();
@@ -654,13 +676,18 @@ impl Column<'_> {
             _ => Some(self.lose(unit)),
         };
         let mut mends: Vec<Mend> = (0..parity).filter_map(block).collect();
-        // Without parity's device there is no parity.
-        if units[parity] != Seen::Absent || onto == parity {
-            let lost = mends.iter().filter(|mend| mend.lost).map(|mend| mend.unit);
-            let lost_data = lost.fold(was_lost, Units::with);
-            let data = self.sum_of(mends.iter().map(|mend| &mend.data));
-            let lost = mends.len() < parity;
-            mends.push(Mend { lost_data, ..Mend::new(parity, data, lost) });
+        let lost = mends.iter().filter(|mend| mend.lost).map(|mend| mend.unit);
+        let lost_data = lost.fold(was_lost, Units::with);
+        let is_lost = mends.len() < parity;
+        let mut data = vec![None; units.len()];
+        mends.iter().for_each(|mend| data[mend.unit] = Some(mend.data.clone()));
+        for unit in Unit::all(self.layout).skip(parity) {
+            let index = unit.index(self.layout);
+            // Without a parity's device there is no such parity.
+            if units[index] != Seen::Absent || onto == index {
+                let block = code::parity(self.layout, unit, &data).into();
+                mends.push(Mend { lost_data, ..Mend::new(index, block, is_lost) });
+            }
         }
         mends
     }

@@ -1,7 +1,7 @@
 //! The blocks that the records of a stripe name, and how old they should be at most. The cost grows with the number of blocks
 //! and of records, and not with their product: units have up to 16,384 blocks.
 
-use crate::{Header, Layout, Stamp};
+use crate::{DeviceId, Header, Layout, Stamp, Units};
 
 #[cfg(test)]
 thread_local! {
@@ -17,7 +17,7 @@ fn step() {
 /// Newer than any record.
 const NONE: Stamp = Stamp { time: u64::MAX, host: u32::MAX };
 
-/// The headers of some adjacent columns of a stripe. Units are the data units, then parity.
+/// The headers of some adjacent columns of a stripe. Units are the data units, then parity, then the second parity.
 pub(crate) struct Headers<'a> {
     layout: &'a Layout,
     stripe: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Oldest(Vec<Vec<Stamp>>);
 impl<'a> Headers<'a> {
     /// Of columns from `first` on; all without a header so far.
     pub fn new(layout: &'a Layout, stripe: u64, first: u32, columns: usize) -> Self {
-        let units = vec![vec![None; columns]; usize::from(layout.data) + 1];
+        let units = vec![vec![None; columns]; usize::from(layout.group_size())];
         Headers { layout, stripe, first, units }
     }
 
@@ -58,16 +58,16 @@ impl<'a> Headers<'a> {
     fn named(&self, record: &Header) -> impl Iterator<Item = (usize, usize, usize)> {
         let (layout, stripe, columns) = (self.layout, self.stripe, self.columns() as u64);
         let (from, to, skipped) = (record.first, record.last, record.skipped);
+        let parities: Vec<(usize, DeviceId)> = parities(layout, stripe).collect();
         (0..layout.data).flat_map(move |unit| {
             let base = layout.logical(stripe, unit) + u64::from(self.first);
             let (low, high) = (from.max(base), to.min(base + columns - 1));
             let range = (low <= high && columns > 0)
                 .then(|| ((low - base) as usize, (high - base) as usize + 1));
-            let of_data = range.filter(|_| skipped != Some(layout.data(stripe, unit)));
-            let of_parity = range.filter(|_| skipped != Some(layout.parity(stripe)));
-            let parity = usize::from(layout.data);
-            let of_data = of_data.map(|(low, high)| (usize::from(unit), low, high));
-            of_data.into_iter().chain(of_parity.map(|(low, high)| (parity, low, high)))
+            let of_data = [(usize::from(unit), layout.data(stripe, unit))].into_iter();
+            let written = of_data.chain(parities.clone());
+            let written = written.filter(move |(_, device)| !skipped.has(*device));
+            written.filter_map(move |(unit, _)| range.map(|(low, high)| (unit, low, high)))
         })
     }
 
@@ -89,6 +89,17 @@ impl<'a> Headers<'a> {
             }
         }
         Newest(newest)
+    }
+
+    /// Those of some records that name something, each once.
+    pub fn distinct<'r>(&self, records: impl Iterator<Item = &'r Header>) -> Vec<&'r Header> {
+        newest_first(records)
+    }
+
+    /// The units whose blocks of a column a record names. `at` counts from the first column.
+    pub fn named_at(&self, record: &Header, at: usize) -> Units {
+        let here = self.named(record).filter(|(_, low, high)| (*low..*high).contains(&at));
+        here.map(|(unit, ..)| unit).collect()
     }
 
     /// The stamps of these columns' blocks.
@@ -131,6 +142,11 @@ impl<'a> Headers<'a> {
         let unit = |at: usize| (0..self.units.len()).find(|unit| behind(at, *unit));
         (0..self.columns()).find_map(|at| Some((self.first + at as u32, unit(at)?)))
     }
+}
+
+/// The units of a stripe's parities, and their devices.
+fn parities(layout: &Layout, stripe: u64) -> impl Iterator<Item = (usize, DeviceId)> {
+    (0..).zip(layout.units(stripe)).skip(layout.data.into())
 }
 
 fn names_something(record: &Header) -> bool {

@@ -75,8 +75,7 @@ impl Returned {
     }
 
     fn unskipped(&self, record: &Header) -> Header {
-        let skipped = record.skipped.filter(|skipped| *skipped != self.device);
-        Header { skipped, ..*record }
+        Header { skipped: record.skipped.without(self.device), ..*record }
     }
 
     /// By the timestamps of the other blocks of the column.

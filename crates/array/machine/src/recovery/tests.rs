@@ -320,7 +320,7 @@ fn a_degraded_write_says_what_it_left_out() {
     assert!(!finding.mends.is_empty());
     for unit in [0, DATA] {
         let Seen::There { header, .. } = &mut units[unit] else { panic!() };
-        header.skipped = Some(layout.data(STRIPE, 1));
+        header.skipped = [layout.data(STRIPE, 1)].into_iter().collect();
     }
     units[1] = Seen::Absent;
     finding = alone(column, &units);

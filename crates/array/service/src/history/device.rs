@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use lockify_array::{DeviceEvent, DeviceId, Extent};
+use lockify_array::{DeviceEvent, DeviceId, Extent, Redundancy};
 use lockify_history::array::Kind;
 
 use super::{History, HistoryError, by, digest};
@@ -17,6 +17,7 @@ const PIECE: u32 = 256;
 pub(crate) struct DeviceHistory {
     history: History,
     device: DeviceId,
+    redundancy: Redundancy,
 }
 
 impl DeviceHistory {
@@ -27,7 +28,7 @@ impl DeviceHistory {
         log: fn(&str),
     ) -> Result<DeviceHistory, HistoryError> {
         let history = History::create(path, file, log)?;
-        Ok(DeviceHistory { history, device })
+        Ok(DeviceHistory { history, device, redundancy: file.layout.redundancy })
     }
 
     /// It did something to blocks.
@@ -69,8 +70,8 @@ impl DeviceHistory {
                 let lost = lost.filter(|(_, b)| b.as_ref().map_or(true, |b| b.header.lost));
                 let lost = lost.map(|(i, _)| i).collect();
                 let content = |block: &Result<lockify_array::Block, _>| {
-                    let digest = block.as_ref().map_or(0, |block| digest(&block.data));
-                    format!("{digest:08x}")
+                    let data = block.as_ref().map_or(&[][..], |block| &block.data);
+                    digest(self.redundancy, data)
                 };
                 let blocks = found.iter().map(content).collect();
                 self.history.note(Kind::Dump { device: self.device.0, start, blocks, lost });

@@ -101,6 +101,7 @@ fn layout(file: &ArrayFile) -> array::Layout {
     let redundancy = match redundancy {
         Redundancy::Raid5 => array::Redundancy::Raid5,
         Redundancy::Mirror => array::Redundancy::Mirror,
+        Redundancy::Raid6 => array::Redundancy::Raid6,
     };
     array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors: SECTORS }
 }
@@ -118,10 +119,29 @@ fn tag(sector: &[u8]) -> Tag {
     xxhash_rust::xxh3::xxh3_64(sector).max(1)
 }
 
-/// Something of a block that is linear in XOR, as parity is: its CRC32C from zero.
-fn digest(block: &[u8]) -> u32 {
+/// Something of a block that is linear as its array's parities are, in hexadecimal.
+fn digest(redundancy: Redundancy, block: &[u8]) -> String {
+    match redundancy {
+        Redundancy::Raid5 | Redundancy::Mirror => format!("{:08x}", linear_in_bits(block)),
+        Redundancy::Raid6 => format!("{:016x}", linear_in_bytes(block)),
+    }
+}
+
+/// Linear in XOR: the CRC32C from zero.
+fn linear_in_bits(block: &[u8]) -> u32 {
     // The usual CRC inverts before and after.
     !crc32c::crc32c_append(!0, block)
+}
+
+/// Also linear in the field of the second parity, where a CRC is not: eight sums of every eighth byte, each times a power of two.
+fn linear_in_bytes(block: &[u8]) -> u64 {
+    let double = |x: u8| (x << 1) ^ if x & 0x80 == 0 { 0 } else { 0x1d };
+    let sums = block.chunks(8).fold([0_u8; 8], |mut sums, bytes| {
+        sums.iter_mut().for_each(|sum| *sum = double(*sum));
+        sums.iter_mut().zip(bytes).for_each(|(sum, byte)| *sum ^= byte);
+        sums
+    });
+    u64::from_be_bytes(sums)
 }
 
 #[cfg(test)]
@@ -136,9 +156,21 @@ mod tests {
             |seed: u8| (0..=255).map(|i: u8| i.wrapping_mul(seed) ^ seed).collect::<Vec<_>>();
         let (a, b) = (block(7), block(91));
         let sum: Vec<u8> = a.iter().zip(&b).map(|(a, b)| a ^ b).collect();
-        assert_eq!(digest(&sum), digest(&a) ^ digest(&b));
-        assert_ne!(digest(&a), digest(&b));
-        assert_eq!(digest(&[0; 4096]), 0);
+        assert_eq!(linear_in_bits(&sum), linear_in_bits(&a) ^ linear_in_bits(&b));
+        assert_eq!(linear_in_bytes(&sum), linear_in_bytes(&a) ^ linear_in_bytes(&b));
+        for redundancy in [Redundancy::Raid5, Redundancy::Mirror, Redundancy::Raid6] {
+            assert_ne!(digest(redundancy, &a), digest(redundancy, &b));
+            let zeros = digest(redundancy, &[0; 4096]);
+            assert!(zeros.len() % 8 == 0 && zeros.bytes().all(|digit| digit == b'0'), "{zeros}");
+        }
+        // Twice each byte: twice each sum.
+        let double = |x: &u8| (u16::from(*x) << 1 ^ if *x < 128 { 0 } else { 0x11d }) as u8;
+        let twice: Vec<u8> = a.iter().map(double).collect();
+        let sums = linear_in_bytes(&a).to_be_bytes();
+        assert_eq!(
+            linear_in_bytes(&twice).to_be_bytes().to_vec(),
+            sums.iter().map(double).collect::<Vec<_>>()
+        );
     }
 
     /// The service goes on, and an operator is told once.

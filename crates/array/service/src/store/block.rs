@@ -4,7 +4,7 @@
 //! shared sector would have to be written with each of its blocks, and be lost with any.
 
 use bytes::Bytes;
-use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Stamp, Units};
+use lockify_array::{BadBlock, Block, BlockError, DeviceId, Header, Skipped, Stamp, Units};
 
 use super::is_zero;
 use super::superblock::Fields;
@@ -40,7 +40,8 @@ impl Owner {
         all.extend(MAGIC);
         all.extend(self.array.0);
         all.extend(self.device.to_le_bytes());
-        all.extend(skipped.map_or(NONE, |device| device.0).to_le_bytes());
+        let mut skipped = skipped.devices();
+        all.extend(skipped.next().map_or(NONE, |device| device.0).to_le_bytes());
         all.extend(number.to_le_bytes());
         all.extend(stamp.time.to_le_bytes());
         all.extend(first.to_le_bytes());
@@ -49,6 +50,8 @@ impl Owner {
         all.push(lost.into());
         let names = !lost_data.is_empty();
         all.push(names.into());
+        // Counted from 1: records of earlier releases, and those of one parity, have zeros here.
+        all.extend(skipped.next().map_or(0, |device| device.0.saturating_add(1)).to_le_bytes());
         all.resize(BODY, 0);
         sector[..BODY].copy_from_slice(&all);
         let crc = crc32c::crc32c_append(crc32c::crc32c(content), &all);
@@ -81,6 +84,7 @@ impl Owner {
         let last = u64::from_le_bytes(fields.take());
         let host = u32::from_le_bytes(fields.take());
         let [lost, names] = fields.take();
+        let also_skipped = u16::from_le_bytes(fields.take()).checked_sub(1);
         let lost_data = if names == 0 { Some(Units::default()) } else { names_in(sector) };
         // A write that went astray is as bad as one that was cut short.
         let is_here = array == self.array && device == self.device && found == number;
@@ -96,12 +100,16 @@ impl Owner {
             stamp,
             first,
             last,
-            skipped: (skipped != NONE).then_some(DeviceId(skipped)),
+            skipped: skipped_of([(skipped != NONE).then_some(skipped), also_skipped]),
             lost: lost != 0,
             lost_data,
         };
         Ok(Block { header, data: record.slice(..CONTENT) })
     }
+}
+
+fn skipped_of(devices: [Option<u16>; 2]) -> Skipped {
+    devices.into_iter().flatten().map(DeviceId).collect()
 }
 
 /// The lost data units that a sector names, if their checksum is right.
@@ -121,7 +129,7 @@ mod tests {
             stamp: Stamp { time: u64::MAX - 1, host: 77 },
             first: 1 << 50,
             last: (1 << 50) + 3,
-            skipped: Some(DeviceId(3)),
+            skipped: [DeviceId(3), DeviceId(0)].into_iter().collect(),
             lost: true,
             lost_data: [1, 253].into_iter().collect(),
         };

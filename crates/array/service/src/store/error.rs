@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::LONGEST_RECORD;
-use super::superblock::{VERSION, VERSION_OF_OTHER_SECTORS};
+use super::superblock::{VERSION, VERSION_OF_RAID6};
 use crate::ArrayId;
 
 /// Why a device's file, or block device, is not made or opened.
@@ -81,7 +81,7 @@ pub enum Why {
     Torn,
     /// Another release made it.
     #[error(
-        "its format has version {0}, and this release knows {VERSION} and {VERSION_OF_OTHER_SECTORS}: use the release that made it"
+        "its format has version {0}, and this release knows {VERSION} to {VERSION_OF_RAID6}: use the release that made it"
     )]
     Version(u32),
     /// Another array's.

@@ -8,6 +8,8 @@ use crate::{ArrayId, SECTOR};
 pub(super) const VERSION: u32 = 2;
 /// That of one whose sectors are not the usual ones: a release that knows only these must not open it.
 pub(super) const VERSION_OF_OTHER_SECTORS: u32 = 3;
+/// That of one with two parities, whatever its sectors: earlier releases take any unknown redundancy for a mirror.
+pub(super) const VERSION_OF_RAID6: u32 = 4;
 /// Bytes of a superblock.
 pub(super) const SIZE: usize = 512;
 const MAGIC: [u8; 8] = *b"LOCKIFYD";
@@ -41,7 +43,11 @@ pub(super) enum Bad {
 impl Superblock {
     /// The version of the format.
     pub fn version(&self) -> u32 {
-        if self.sector == SECTOR { VERSION } else { VERSION_OF_OTHER_SECTORS }
+        match self.layout.redundancy {
+            Redundancy::Raid6 => VERSION_OF_RAID6,
+            _ if self.sector == SECTOR => VERSION,
+            _ => VERSION_OF_OTHER_SECTORS,
+        }
     }
 
     pub fn encode(&self) -> [u8; SIZE] {
@@ -57,6 +63,7 @@ impl Superblock {
         all.push(match redundancy {
             Redundancy::Raid5 => 0,
             Redundancy::Mirror => 1,
+            Redundancy::Raid6 => 2,
         });
         all.extend(data.to_le_bytes());
         all.extend(groups.to_le_bytes());
@@ -64,7 +71,7 @@ impl Superblock {
         all.extend(block_size.to_le_bytes());
         all.extend(stripes.to_le_bytes());
         all.extend(self.blocks.to_le_bytes());
-        if self.sector != SECTOR {
+        if version != VERSION {
             all.extend(self.sector.to_le_bytes());
         }
         all.resize(BODY, 0);
@@ -80,7 +87,7 @@ impl Superblock {
             return Err(Bad::Foreign);
         }
         let version = u32::from_le_bytes(fields.take());
-        if ![VERSION, VERSION_OF_OTHER_SECTORS].contains(&version) {
+        if ![VERSION, VERSION_OF_OTHER_SECTORS, VERSION_OF_RAID6].contains(&version) {
             return Err(Bad::Version(version));
         }
         let crc = bytes.get(BODY..BODY + 4);
@@ -92,7 +99,11 @@ impl Superblock {
         let device = u16::from_le_bytes(fields.take());
         let [in_service, redundancy] = fields.take();
         let layout = Layout {
-            redundancy: if redundancy == 0 { Redundancy::Raid5 } else { Redundancy::Mirror },
+            redundancy: match redundancy {
+                0 => Redundancy::Raid5,
+                2 => Redundancy::Raid6,
+                _ => Redundancy::Mirror,
+            },
             data: u16::from_le_bytes(fields.take()),
             groups: u16::from_le_bytes(fields.take()),
             unit: u32::from_le_bytes(fields.take()),
@@ -122,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_superblock_comes_back_and_every_wrong_byte_is_found() {
-        let layout = Layout {
+        let mirror = Layout {
             redundancy: Redundancy::Mirror,
             data: 1,
             groups: 3,
@@ -131,9 +142,15 @@ mod tests {
             stripes: 1 << 40,
         };
         let (array, device) = (ArrayId([9; 16]), 5);
-        for sector in crate::SECTORS {
+        let raid5 = Layout { redundancy: Redundancy::Raid5, data: 4, ..mirror };
+        let raid6 = Layout { redundancy: Redundancy::Raid6, data: 4, ..mirror };
+        let versions = [(mirror, [2, 3]), (raid5, [2, 3]), (raid6, [4, 4])];
+        for (layout, sector, version) in versions.into_iter().flat_map(|(layout, versions)| {
+            crate::SECTORS.into_iter().zip(versions).map(move |(s, v)| (layout, s, v))
+        }) {
             let (in_service, blocks) = (true, 1 << 41);
             let one = Superblock { seq: 7, array, device, in_service, layout, blocks, sector };
+            assert_eq!(one.version(), version);
             let bytes = one.encode();
             assert_eq!(Superblock::decode(&bytes), Ok(one));
             for at in 0..BODY + 4 {

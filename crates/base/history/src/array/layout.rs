@@ -1,4 +1,4 @@
-//! The place of a block in the array: left-symmetric RAID-5 and mirrors (docs/design/array.md 1.1). It is written anew: the
+//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors (docs/design/array.md 1.1). It is written anew: the
 //! checker shares no code with the checked program.
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,15 @@ pub enum Redundancy {
     Raid5,
     /// A copy.
     Mirror,
+    /// Two units of parity in each stripe.
+    Raid6,
+}
+
+impl Redundancy {
+    /// Units of a stripe beside its data: so many may be missing.
+    pub fn units(self) -> u16 {
+        if self == Redundancy::Raid6 { 2 } else { 1 }
+    }
 }
 
 /// How an array is laid out.
@@ -21,7 +30,7 @@ pub struct Layout {
     pub redundancy: Redundancy,
     /// Data units per stripe.
     pub data: u16,
-    /// Groups of `data + 1` devices.
+    /// Groups of devices, one for each unit of a stripe.
     pub groups: u16,
     /// Blocks per unit.
     pub unit: u32,
@@ -65,7 +74,7 @@ impl TryFrom<Unchecked> for Layout {
         if stripes == 0 || counts.contains(&0) {
             return Err("nothing of an array's layout can be 0".to_owned());
         }
-        let devices = u32::from(groups) * (u32::from(data) + 1);
+        let devices = u32::from(groups) * (u32::from(data) + u32::from(redundancy.units()));
         let blocks = u128::from(stripes) * u128::from(data) * u128::from(unit);
         // A factor of four billion does not exceed the type.
         if devices > u32::from(u16::MAX) || blocks * u128::from(sectors) > i64::MAX as u128 {
@@ -78,7 +87,7 @@ impl TryFrom<Unchecked> for Layout {
 impl Layout {
     /// Devices of a group.
     pub fn members(&self) -> u16 {
-        self.data + 1
+        self.data + self.redundancy.units()
     }
 
     /// The number of devices, without witnesses.
@@ -123,16 +132,28 @@ impl Layout {
         (0..data).map(move |j| (stripe * data + j) * unit + offset)
     }
 
+    /// How many places a device is behind that of the stripe's first parity, which goes one place to the left with each row.
+    fn behind_parity(&self, device: u16, stripe: u64) -> u64 {
+        let members = u64::from(self.members());
+        let row = stripe / u64::from(self.groups) % members;
+        (u64::from(device % self.members()) + row + 1) % members
+    }
+
+    /// The data unit of a stripe that a device has; `None` if it has parity.
+    pub fn data_unit(&self, device: u16, stripe: u64) -> Option<u64> {
+        self.behind_parity(device, stripe).checked_sub(u64::from(self.redundancy.units()))
+    }
+
+    /// Returns true if a device has the second parity of a stripe.
+    pub fn has_second_parity(&self, device: u16, stripe: u64) -> bool {
+        self.redundancy == Redundancy::Raid6 && self.behind_parity(device, stripe) == 1
+    }
+
     /// The block of the array that a device's block holds; `None` if it holds parity, or nothing.
     pub fn logical(&self, device: u16, block: u64) -> Option<u64> {
         let stripe = self.stripe(device, block);
-        let members = u64::from(self.members());
-        let parity =
-            (u64::from(self.data) + members - stripe / u64::from(self.groups) % members) % members;
-        let behind = (u64::from(device % self.members()) + members - parity) % members;
-        (behind > 0 && stripe < self.stripes)
-            .then(|| self.column(device, block).nth(behind as usize - 1))
-            .flatten()
+        let unit = self.data_unit(device, stripe).filter(|_| stripe < self.stripes)?;
+        self.column(device, block).nth(unit as usize)
     }
 }
 
@@ -165,6 +186,36 @@ mod tests {
         assert_eq!((layout.sectors_of(3), layout.block_of(6), layout.block_of(7)), (6..8, 3, 3));
         assert_eq!(layout.name_of(7), "block 3, sector 1");
         assert_eq!(Layout { sectors: 1, ..layout }.name_of(7), "block 7");
+    }
+
+    /// In front of the data are the first and the second parity, in this order, whichever device the stripe begins with.
+    #[test]
+    fn two_parities_lie_where_the_specification_says() {
+        let (redundancy, sectors) = (Redundancy::Raid6, 1);
+        let layout = Layout {
+            redundancy,
+            data: 3,
+            groups: 2,
+            unit: 1,
+            block_size: 16,
+            stripes: 12,
+            sectors,
+        };
+        assert_eq!((layout.members(), layout.devices()), (5, 10));
+        let of = |stripe: u64| {
+            let first = (stripe % 2 * 5) as u16;
+            let unit = |device: u16| layout.data_unit(device, stripe);
+            (first..first + 5).map(unit).collect::<Vec<_>>()
+        };
+        // Row 0: the first parity on device 4, the second one on device 0.
+        assert_eq!(of(0), [None, Some(0), Some(1), Some(2), None]);
+        assert_eq!(of(1), of(0));
+        assert_eq!(of(2), [Some(0), Some(1), Some(2), None, None]);
+        assert_eq!(of(10), of(0));
+        let second: Vec<u16> = (0..5).filter(|d| layout.has_second_parity(*d, 2)).collect();
+        assert_eq!(second, [4]);
+        assert_eq!(layout.logical(5, 1), Some(9), "the first data unit of stripe 3");
+        assert_eq!(layout.logical(9, 0), None);
     }
 
     #[test]

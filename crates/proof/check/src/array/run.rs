@@ -221,11 +221,11 @@ impl Run {
 
     /// Returns true if a write of a block may be lost when this operation shows an older value. Nobody was told that it is durable,
     /// and more was lost than redundancy replaces. Two devices of its group went down, or one and a host; and one of them since
-    /// the write.
+    /// the write. With two parities it takes one more.
     pub fn may_lose(&self, write: usize, block: u64, shown: &Op) -> bool {
         let answered = shown.answer.as_ref().map_or(u64::MAX, |answer| answer.line);
         let lines = self.ops[write].line..answered;
-        let Layout { data, unit, groups, .. } = self.layout;
+        let Layout { redundancy, data, unit, groups, .. } = self.layout;
         let group = block / (u64::from(data) * u64::from(unit)) % u64::from(groups);
         let members = self.layout.members();
         let first = group as u16 * members;
@@ -236,7 +236,8 @@ impl Run {
         let since = devices.flatten().filter(|line| lines.contains(line));
         let Some(last) = since.max() else { return false };
         // The operation may have waited for them. A flush that they have not outlived came too late.
-        !self.is_flushed(write, shown.line.max(*last)) && downs.count() + hosts.count() >= 2
+        !self.is_flushed(write, shown.line.max(*last))
+            && downs.count() + hosts.count() > usize::from(redundancy.units())
     }
 
     /// Takes the event of this line in.

@@ -373,6 +373,38 @@ fn units_of_a_stripe_make_zero() {
     assert!(judge_text(&lost).is_clean());
 }
 
+/// Stripe 0: the parities on devices 3 and 0. Stripe 1: on 2 and 3.
+#[test]
+fn each_of_two_parities_fits_by_itself() {
+    let of = |dumps: &[&str]| {
+        let text = history(LOCKS, dumps).replacen("raid5", "raid6", 1);
+        judge_text(&text)
+    };
+    // 5 + 3 = 6, and 5 + 2 * 3 = 3; 0x80 + 0x40 = 0xc0, and 0x80 + 2 * 0x40 = 0; 1 + 2 * 0x80 = 0x1c.
+    let fitting = ["dump 0 03 80", "dump 1 05 40", "dump 2 03 c0", "dump 3 06 00", "end"];
+    let report = of(&fitting);
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.counts.columns, 2);
+    let reduced = ["dump 0 1c 00", "dump 1 01 00", "dump 2 80 00", "dump 3 81 00", "end"];
+    assert!(of(&reduced).is_clean(), "{}", of(&reduced));
+    for (device, wrong, stripe, what) in [
+        (0, "dump 0 02 80", 0, ": the second parity does not fit"),
+        (3, "dump 3 07 00", 0, ": parity does not fit"),
+        (2, "dump 2 03 c1", 1, ": parity does not fit"),
+        (3, "dump 3 06 01", 1, ": the second parity does not fit"),
+    ] {
+        let mut dumps = fitting;
+        dumps[device] = wrong;
+        let report = of(&dumps);
+        assert_eq!(rules(&report), ["parity"], "{wrong}: {report}");
+        let found = &report.violations[0].what;
+        assert!(found.contains(&format!("stripe {stripe}")) && found.ends_with(what), "{found}");
+    }
+    // A wrong data block fits neither.
+    let report = of(&["dump 0 03 80", "dump 1 04 40", "dump 2 03 c0", "dump 3 06 00", "end"]);
+    assert_eq!(rules(&report), ["parity", "parity"], "{report}");
+}
+
 #[test]
 fn a_fenced_life_writes_nothing() {
     let report = judge(LOCKS, &["fenced 1 1", "W 0 1 1 0 100"]);

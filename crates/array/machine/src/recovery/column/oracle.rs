@@ -121,7 +121,7 @@ impl Column<'_> {
         } else {
             self.layout.data(self.stripe, unit as u16)
         };
-        if header.skipped == Some(device) {
+        if header.skipped.has(device) {
             return false;
         }
         if unit < self.parity() {
@@ -190,7 +190,7 @@ fn record(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Header {
         stamp: Stamp { time: random.random_range(0..6), host: 1 },
         first,
         last,
-        skipped: random.random_bool(0.2).then_some(device),
+        skipped: random.random_bool(0.2).then_some(device).into_iter().collect(),
         lost: random.random_bool(0.03),
         lost_data: (0..3).filter(|_| random.random_bool(0.03)).collect(),
     }

@@ -48,7 +48,7 @@ fn record(time: Time, first: u16, last: u16, skipped: Option<usize>) -> Seen {
         stamp: stamp(time),
         first,
         last,
-        skipped: skipped.map(device),
+        skipped: skipped.map(device).into_iter().collect(),
         ..Header::default()
     })
 }
