@@ -17,6 +17,18 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
+    /// All of them.
+    pub const ALL: [Redundancy; 3] = [Redundancy::Raid5, Redundancy::Mirror, Redundancy::Raid6];
+
+    /// Its name in files and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Redundancy::Raid5 => "raid5",
+            Redundancy::Mirror => "mirror",
+            Redundancy::Raid6 => "raid6",
+        }
+    }
+
     /// Units of a stripe beside its data units: as many may be missing.
     pub fn parities(self) -> u16 {
         match self {

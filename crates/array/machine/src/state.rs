@@ -190,9 +190,11 @@ impl ArrayState {
         self.devices.get(usize::from(device.0)) == Some(&Condition::Good)
     }
 
-    /// A device of another one's group that does not have everything: the array cannot go on without that other one.
+    /// A device of another one's group that does not have everything, if the array cannot go on without that other one for its sake.
+    /// With two parities, one such device is not enough.
     pub fn not_whole_beside(&self, layout: &Layout, device: DeviceId) -> Option<DeviceId> {
-        layout.beside(device).find(|other| !self.is_good(*other))
+        let mut others = layout.beside(device).filter(|other| !self.is_good(*other));
+        others.nth(usize::from(layout.parities()) - 1)
     }
 
     /// Returns true if a device has a stripe's unit.

@@ -345,23 +345,29 @@ fn what_may_be_there_alone(
     device: DeviceId,
 ) -> Option<String> {
     let beside = file.layout.beside(device);
-    let mut unknown = beside.filter_map(|other| {
-        let why = match answers.voters.get(usize::from(other.0)) {
+    // True of those that have nothing for the others.
+    let unknown = beside.filter_map(|other| {
+        let (why, is_missing) = match answers.voters.get(usize::from(other.0)) {
             Some(Ok(report)) if !report.in_service => {
-                "is empty, and the blocks of both would be lost"
+                ("is empty, and the blocks of both would be lost", true)
             }
             Some(Ok(_)) if !state.is_good(other) => {
-                "is not rebuilt, and the blocks of both would be lost"
+                ("is not rebuilt, and the blocks of both would be lost", true)
             }
-            Some(Ok(report)) if report.unsettled => {
-                "has restarted and does not know yet what hosts were writing when it stopped"
-            }
+            Some(Ok(report)) if report.unsettled => (
+                "has restarted and does not know yet what hosts were writing when it stopped",
+                false,
+            ),
             Some(Ok(_)) => return None,
-            _ => "does not answer, and the blocks of both would be lost",
+            _ => ("does not answer, and the blocks of both would be lost", true),
         };
-        Some((other, why))
+        Some((other, why, is_missing))
     });
-    unknown.next().map(|(other, why)| {
+    let unknown: Vec<_> = unknown.collect();
+    let missing = unknown.iter().filter(|(.., is_missing)| *is_missing).count();
+    let is_borne = missing < usize::from(file.layout.parities());
+    let mut reasons = unknown.into_iter().filter(|(.., is_missing)| !(*is_missing && is_borne));
+    reasons.next().map(|(other, why, _)| {
         format!(
             "what hosts have written may be on the old device {0} only, since device {1} {why}: bring back the old device {0}, or \
              device {1}; or give --accept-loss to `lockify array replace`, to do without what only device {0} has",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lockify_array::Scheme;
+use lockify_array::{Redundancy, Scheme};
 use lockify_array_trials::every_step::{self, Victim};
 use lockify_array_trials::measure::{Case, SCHEMES, measure};
 use lockify_array_trials::paper::{self, reading::Reading};
@@ -110,6 +110,9 @@ pub struct Args {
     /// (restarts) or is fenced before (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
+    /// The redundancy of the seeds' arrays: raid5, mirror or raid6 [default: each seed has raid5 or mirror]
+    #[arg(long, value_name = "R", value_parser = redundancy, conflicts_with_all = ["every_step"], conflicts_with_all = LOAD)]
+    redundancy: Option<Redundancy>,
     /// Where the results go [default: with --paper target/array, else nowhere]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -135,6 +138,11 @@ const LOAD: [&str; 13] = [
 fn faults(name: &str) -> Result<Faults, String> {
     let found = Faults::ALL.into_iter().find(|faults| faults.name() == name);
     found.ok_or_else(|| "there are none, interruptions, restarts, all and lock-servers".into())
+}
+
+fn redundancy(name: &str) -> Result<Redundancy, String> {
+    let found = Redundancy::ALL.into_iter().find(|redundancy| redundancy.name() == name);
+    found.ok_or_else(|| "there are raid5, mirror and raid6".into())
 }
 
 /// Returns true if half a stripe is written by read-modify-write.
@@ -187,6 +195,10 @@ pub fn run(args: &Args) -> Ended {
             let what = "--faults goes with --seeds, --replay or --every-step: a load has no faults";
             return Err(Failure::new(Code::Unreadable, what));
         }
+        (None, None) if args.redundancy.is_some() => {
+            let what = "--redundancy goes with --seeds or --replay: a load has RAID-5";
+            return Err(Failure::new(Code::Unreadable, what));
+        }
         (None, None) => {}
     }
     let schemes = if args.scheme.is_empty() { SCHEMES.to_vec() } else { args.scheme.clone() };
@@ -234,6 +246,7 @@ fn check_seeds(args: &Args, seeds: std::ops::Range<u64>) -> Ended {
         run.faults = args.faults.unwrap_or(run.faults);
         run.trace = args.replay.is_some();
         run.keep_going = args.keep_going;
+        run.redundancy = args.redundancy;
         run.variants = variants(args, run.variants);
         let summary = seeds::run(&run, |done| bar.set_position(done));
         bar.finish_and_clear();

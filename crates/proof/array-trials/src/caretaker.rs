@@ -72,6 +72,8 @@ pub struct Caretaker {
     /// rebuild.
     unsure: BTreeSet<DeviceId>,
     under_way: BTreeSet<Repair>,
+    /// Devices that do not know hosts' writes, or went without knowing them.
+    unsettled: BTreeSet<DeviceId>,
     /// Failed repairs, each with the time of the next attempt.
     again: BTreeMap<Repair, Nanos>,
     /// The last failure, for who wants to know why it does not end.
@@ -95,6 +97,7 @@ impl Caretaker {
             next: BTreeMap::new(),
             unsure: BTreeSet::new(),
             under_way: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             again: BTreeMap::new(),
             trouble: None,
             done: 0,
@@ -159,6 +162,13 @@ impl Caretaker {
         old: impl Fn(DeviceId) -> bool,
     ) -> Vec<Repair> {
         let mut due = Vec::new();
+        for device in (0..self.layout.devices()).map(DeviceId) {
+            if settled(device) {
+                self.unsettled.remove(&device);
+            } else if !self.down.contains_key(&device) {
+                self.unsettled.insert(device);
+            }
+        }
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
         for (index, condition) in (0..self.layout.devices()).zip(&self.state.devices) {
@@ -167,7 +177,7 @@ impl Caretaker {
             due.extend(match *condition {
                 Condition::Good => {
                     let late = since.is_some_and(|since| since + self.detection <= at);
-                    let beside = self.layout.beside(device).all(&settled);
+                    let beside = self.is_settled_beside(device, &settled);
                     ((late || old(device)) && beside)
                         .then(|| Repair::Fail(device, self.state.term(device)))
                 }
@@ -191,6 +201,24 @@ impl Caretaker {
         }
         due.retain(|repair| self.begins(at, *repair));
         due
+    }
+
+    /// Returns true if all others of a device's group know hosts' writes. With two parities, one may be gone that knew them when it
+    /// went, or be out.
+    fn is_settled_beside(&self, device: DeviceId, settled: &impl Fn(DeviceId) -> bool) -> bool {
+        let mut bears = usize::from(self.layout.parities()) - 1;
+        self.layout.beside(device).all(|other| {
+            let is_out = self.state.is_failed(other) && bears > 0;
+            let is_down = self.down.contains_key(&other) && !self.unsettled.contains(&other);
+            match (settled(other) && !is_out, is_out || is_down) {
+                (true, _) => true,
+                (false, true) if bears > 0 => {
+                    bears -= 1;
+                    true
+                }
+                (false, _) => false,
+            }
+        })
     }
 
     /// Returns true if a repair is begun now; then it is under way.

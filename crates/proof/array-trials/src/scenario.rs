@@ -149,14 +149,25 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Draws a scenario.
-    pub fn draw(seed: u64, scheme: Scheme, faults: Faults) -> Scenario {
+    /// Draws a scenario. Without a redundancy it is RAID-5 or a mirror.
+    pub fn draw(
+        seed: u64,
+        scheme: Scheme,
+        faults: Faults,
+        redundancy: Option<Redundancy>,
+    ) -> Scenario {
         // A stream of its own: the engine's streams begin at the seed itself.
         let mut random = Random::seed_from_u64(seed ^ 0xa22a_7000);
         let mirror = random.random_bool(0.2);
+        let drawn = if mirror { Redundancy::Mirror } else { Redundancy::Raid5 };
+        let data = if mirror { 1 } else { random.random_range(2..=4) };
+        let redundancy = redundancy.unwrap_or(drawn);
         let layout = Layout {
-            redundancy: if mirror { Redundancy::Mirror } else { Redundancy::Raid5 },
-            data: if mirror { 1 } else { random.random_range(2..=4) },
+            redundancy,
+            data: match redundancy {
+                Redundancy::Mirror => 1,
+                Redundancy::Raid5 | Redundancy::Raid6 => data.max(2),
+            },
             groups: if random.random_bool(0.2) { 2 } else { 1 },
             unit: random.random_range(1..=3),
             block_size: BLOCK_SIZE,
@@ -382,8 +393,11 @@ impl Scenario {
         let of_hosts =
             mix(vec![(Crash, crashes), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
         let restarts = if self.faults == Faults::Interruptions { 0 } else { 2 };
-        let of_devices =
-            mix(vec![(Crash, restarts), (PowerLoss, restarts), (Pause, 1)], gap * 2, 1);
+        let of_devices = mix(
+            vec![(Crash, restarts), (PowerLoss, restarts), (Pause, 1)],
+            gap * 2,
+            self.layout.parities().into(),
+        );
         let of_links = mix(vec![(BreakConnection, 3), (SlowLink, 1)], gap / 2, 0);
         let mut entries = Vec::new();
         for (mix, nodes) in [(of_hosts, hosts), (of_devices, devices), (of_links, everyone)] {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockify_array::Scheme;
+use lockify_array::{Redundancy, Scheme};
 use lockify_sim::{Failure, MILLISECOND, Seeds};
 
 use crate::scenario::{Faults, Scenario};
@@ -35,6 +35,8 @@ pub struct Run {
     pub caches: bool,
     /// In most seeds, some writes are not of whole blocks.
     pub patches: bool,
+    /// The arrays' redundancy; drawn if absent.
+    pub redundancy: Option<Redundancy>,
     /// The choices that the schemes leave open.
     pub variants: Variants,
     /// Keep the trace of a failing seed.
@@ -58,6 +60,7 @@ impl Run {
             media: true,
             caches: true,
             patches: true,
+            redundancy: None,
             variants: Variants::default(),
             trace: false,
             keep_going: false,
@@ -72,7 +75,7 @@ impl Run {
             variants: self.variants,
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
-            ..Scenario::draw(seed, self.scheme, self.faults)
+            ..Scenario::draw(seed, self.scheme, self.faults, self.redundancy)
         };
         if !self.media {
             (scenario.bad_sectors, scenario.losses) = (Vec::new(), false);
@@ -91,8 +94,10 @@ impl Run {
         let basic = if *basic { " --basic" } else { "" };
         let half = if *delta_at_half { " --half-stripe read-modify-write" } else { "" };
         let faults = faults.name();
+        let redundancy = self.redundancy.map(Redundancy::name);
+        let redundancy = redundancy.map(|name| format!(" --redundancy {name}")).unwrap_or_default();
         format!(
-            "lockify sim array --scheme {scheme} --faults {faults}{basic}{half} --replay {{seed}}"
+            "lockify sim array --scheme {scheme} --faults {faults}{redundancy}{basic}{half} --replay {{seed}}"
         )
     }
 }

@@ -887,11 +887,8 @@ impl<'a> Trial<'a> {
             if random.random_bool(0.2) {
                 continue;
             }
-            let unit = random.random_range(0..=layout.data);
-            let device = match unit < layout.data {
-                true => layout.data(stripe, unit),
-                false => layout.parity(stripe),
-            };
+            let unit = random.random_range(0..layout.group_size());
+            let Some(device) = layout.units(stripe).nth(unit.into()) else { continue };
             let block = layout.unit_start(stripe) + u64::from(random.random_range(0..layout.unit));
             let node = self.places.device(device);
             let zeros = random.random_bool(0.5);

@@ -179,7 +179,12 @@ impl Unflushed {
             if !group.iter().any(|device| lost.contains(device)) {
                 continue;
             }
-            for wanted in self.of_stripe(layout, stripe) {
+            let may_lack =
+                |device: &&DeviceId| !state.has(**device, stripe) || lost.contains(device);
+            // With two parities, the others still have all of it.
+            let bears = layout.parities() > 1
+                && group.iter().filter(may_lack).count() <= usize::from(layout.parities());
+            for wanted in self.of_stripe(layout, stripe).into_iter().filter(|_| !bears) {
                 let device = layout.data(stripe, wanted.unit);
                 let other = lost.iter().find(|other| **other != device && group.contains(other));
                 if let (false, Some(other)) = (state.has(device, stripe), other) {

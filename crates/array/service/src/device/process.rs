@@ -795,7 +795,7 @@ impl Process {
             let state = self.device.state();
             let condition = state.devices.get(usize::from(device.0));
             if condition.is_some_and(|condition| !condition.is_out())
-                && self.settled.may_give_up(device)
+                && self.settled.may_give_up(device, |other| state.is_failed(other))
             {
                 // The term ties the failure to this absence: the device may be let in again
                 // meanwhile.

@@ -1,5 +1,5 @@
 //! The settled devices ([`lockify_array::Device::is_unsettled`]). No device is given up while another one of its group is
-//! unsettled or cannot be asked.
+//! unsettled or cannot be asked. With two parities, one other may be gone. It must not have been unsettled when it went.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +12,8 @@ pub(super) struct Settled {
     own: bool,
     /// The present devices, and their reports.
     others: BTreeMap<DeviceId, Option<bool>>,
+    /// Those who went while they were unsettled, or before they had said it.
+    went_unsettled: BTreeSet<DeviceId>,
     /// Those who are there and do not know how it stands with this one.
     untold: BTreeSet<DeviceId>,
     /// Devices that are kept for the sake of others, so that it is logged once.
@@ -21,8 +23,17 @@ pub(super) struct Settled {
 
 impl Settled {
     pub fn new(layout: Layout, me: DeviceId, log: fn(&str)) -> Settled {
-        let (others, untold, kept) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Settled { layout, me, own: false, others, untold, kept, log }
+        let (untold, kept, went_unsettled) = Default::default();
+        Settled {
+            layout,
+            me,
+            own: false,
+            others: BTreeMap::new(),
+            went_unsettled,
+            untold,
+            kept,
+            log,
+        }
     }
 
     /// There is a connection.
@@ -33,7 +44,11 @@ impl Settled {
     }
 
     pub fn lost(&mut self, device: DeviceId) {
-        self.others.remove(&device);
+        match self.others.remove(&device) {
+            Some(Some(true)) => drop(self.went_unsettled.remove(&device)),
+            Some(_) => drop(self.went_unsettled.insert(device)),
+            None => {}
+        }
         self.untold.remove(&device);
     }
 
@@ -50,13 +65,20 @@ impl Settled {
         std::mem::take(&mut self.untold)
     }
 
-    /// Returns true if all others of a device's group are settled.
-    pub fn may_give_up(&mut self, device: DeviceId) -> bool {
+    /// Returns true if all others of a device's group are settled. With two parities, one may be gone, or out of the array.
+    pub fn may_give_up(&mut self, device: DeviceId, is_out: impl Fn(DeviceId) -> bool) -> bool {
         let is = |other: &DeviceId| match *other == self.me {
             true => self.own,
             false => self.others.get(other) == Some(&Some(true)),
         };
-        let unsettled = self.layout.beside(device).find(|other| !is(other));
+        let is_gone = |other: &DeviceId| {
+            let is_there = *other == self.me || self.others.contains_key(other);
+            is_out(*other) || !is_there && !self.went_unsettled.contains(other)
+        };
+        let not_settled = self.layout.beside(device).filter(|other| !is(other) || is_out(*other));
+        let (gone, unsettled): (Vec<_>, Vec<_>) = not_settled.partition(is_gone);
+        let is_borne = gone.len() < usize::from(self.layout.parities());
+        let unsettled = unsettled.first().or(gone.first().filter(|_| !is_borne)).copied();
         match unsettled {
             None => drop(self.kept.remove(&device)),
             Some(other) if self.kept.insert(device) => {
@@ -85,11 +107,51 @@ mod tests {
     const GONE: DeviceId = DeviceId(1);
     const OTHER: DeviceId = DeviceId(2);
 
-    fn three() -> Settled {
-        let redundancy = Redundancy::Raid5;
+    fn of(redundancy: Redundancy) -> Settled {
         let layout =
             Layout { redundancy, data: 2, groups: 2, unit: 16, block_size: 4096, stripes: 8 };
         Settled::new(layout, ME, |_| {})
+    }
+
+    fn three() -> Settled {
+        of(Redundancy::Raid5)
+    }
+
+    /// That one of a device's group is given up, none being out.
+    fn gives_up(settled: &mut Settled) -> bool {
+        settled.may_give_up(GONE, |_| false)
+    }
+
+    #[test]
+    fn with_two_parities_one_more_may_be_gone_if_it_was_settled() {
+        let mut settled = of(Redundancy::Raid6);
+        let last = DeviceId(3);
+        settled.met(OTHER);
+        settled.met(last);
+        settled.whom_to_tell(true);
+        settled.heard(OTHER, true);
+        assert!(!gives_up(&mut settled), "one is there and has not said it");
+        settled.heard(last, false);
+        settled.lost(last);
+        assert!(!gives_up(&mut settled), "it went unsettled");
+        settled.met(last);
+        settled.heard(last, true);
+        assert!(gives_up(&mut settled));
+        settled.lost(last);
+        assert!(gives_up(&mut settled));
+        settled.heard(OTHER, false);
+        assert!(!gives_up(&mut settled));
+        settled.heard(OTHER, true);
+        settled.lost(OTHER);
+        assert!(!gives_up(&mut settled), "two others are gone");
+        // One that is out has nothing to say, whether it is there or not.
+        settled.met(OTHER);
+        settled.heard(OTHER, true);
+        assert!(settled.may_give_up(GONE, |other| other == last));
+        settled.met(last);
+        settled.heard(last, false);
+        assert!(settled.may_give_up(GONE, |other| other == last));
+        assert!(!settled.may_give_up(GONE, |other| [last, OTHER].contains(&other)));
     }
 
     #[test]
@@ -97,21 +159,21 @@ mod tests {
         let mut settled = three();
         settled.met(OTHER);
         assert_eq!(settled.whom_to_tell(true), [OTHER].into());
-        assert!(!settled.may_give_up(GONE));
+        assert!(!gives_up(&mut settled));
         settled.heard(OTHER, true);
-        assert!(settled.may_give_up(GONE));
+        assert!(gives_up(&mut settled));
         settled.heard(OTHER, false);
-        assert!(!settled.may_give_up(GONE));
+        assert!(!gives_up(&mut settled));
         settled.heard(OTHER, true);
         assert_eq!(settled.whom_to_tell(false), [OTHER].into());
-        assert!(!settled.may_give_up(GONE));
+        assert!(!gives_up(&mut settled));
         settled.whom_to_tell(true);
-        assert!(settled.may_give_up(GONE));
+        assert!(gives_up(&mut settled));
         settled.lost(OTHER);
-        assert!(!settled.may_give_up(GONE));
+        assert!(!gives_up(&mut settled));
         // Its messages from before its absence do not count.
         settled.met(OTHER);
-        assert!(!settled.may_give_up(GONE));
+        assert!(!gives_up(&mut settled));
         assert_eq!(settled.whom_to_tell(true), [OTHER].into());
     }
 
@@ -122,6 +184,6 @@ mod tests {
         settled.heard(OTHER, true);
         settled.heard(DeviceId(4), false);
         settled.heard(DeviceId(6), false);
-        assert!(settled.may_give_up(GONE));
+        assert!(gives_up(&mut settled));
     }
 }

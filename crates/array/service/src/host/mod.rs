@@ -288,15 +288,19 @@ impl Array {
 
     /// Returns true if the array can be used without these.
     fn is_enough(&self, missing: &[&Connection]) -> bool {
-        let (mut groups, mut servers) = (std::collections::BTreeSet::new(), 0);
+        let (mut groups, mut servers) = (std::collections::BTreeMap::<u16, u16>::new(), 0);
         let devices = missing.iter().all(|connection| match connection.whom {
             Whom::Server(_) => {
                 servers += 1;
                 true
             }
             Whom::Device(device) if device.0 >= self.layout.devices() => true,
-            // One of each group may be gone.
-            Whom::Device(device) => groups.insert(device.0 / self.layout.group_size()),
+            // As many of each group may be gone as redundancy replaces.
+            Whom::Device(device) => {
+                let gone = groups.entry(device.0 / self.layout.group_size()).or_default();
+                *gone += 1;
+                *gone <= self.layout.parities()
+            }
         });
         // Any lock server may serve.
         devices && (servers == 0 || servers < self.servers)
