@@ -31,7 +31,7 @@ pub(crate) use fence::{Whom as FenceWhom, fence, list as list_of};
 
 /// Shared arrays of devices, without a controller
 ///
-/// Several hosts read and write one RAID-5 or mirrored array of network devices at the same time, without a coordinator.
+/// Several hosts read and write one RAID-5, RAID-6 or mirrored array of network devices at the same time, without a coordinator.
 /// `create` describes an array in a file, which every process of it gets; `device` serves a device, `export` is a host.
 #[derive(clap::Args)]
 #[command(after_help = crate::exit::HELP)]

@@ -45,11 +45,17 @@ pub enum Mutation {
     StandbyServesUnagreed,
     /// A lock server grants what the logs of others do not have yet. At lock servers.
     GrantsBeforeCopied,
+    /// With two parities, a read-modify-write leaves the second one as it was (docs/design/array.md 1.3). At hosts.
+    SecondParityStays,
+    /// A read-modify-write changes the second parity by another unit's factor. At hosts.
+    SecondParityOfAnotherUnit,
+    /// Of two missing data units, each is made of the first parity alone, as if the other one had zeros. At hosts.
+    TwoUnitsOfOneParity,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 20] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -67,5 +73,8 @@ impl Mutation {
         Mutation::PatchesOwnCopy,
         Mutation::StandbyServesUnagreed,
         Mutation::GrantsBeforeCopied,
+        Mutation::SecondParityStays,
+        Mutation::SecondParityOfAnotherUnit,
+        Mutation::TwoUnitsOfOneParity,
     ];
 }

@@ -140,6 +140,9 @@ pub struct Plan {
     pub stripes: Vec<StripePlan>,
     /// All of them, in the order of `stripes`.
     pub accesses: Vec<Access>,
+    /// A rule to leave out.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<crate::mutation::Mutation>,
 }
 
 /// What has to be known of a write beside its blocks.

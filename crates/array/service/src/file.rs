@@ -426,11 +426,6 @@ fn layout(entry: &LayoutEntry) -> Result<Layout, String> {
     })?;
     let layout = Layout { redundancy, data, groups, unit, block_size: BLOCK, stripes };
     layout.check().map_err(|e| format!("layout: {e}"))?;
-    if redundancy == Redundancy::Raid6 {
-        return Err(
-            "layout.redundancy = \"raid6\": this release does not have it yet; use \"raid5\" or \"mirror\"".into(),
-        );
-    }
     Ok(layout)
 }
 

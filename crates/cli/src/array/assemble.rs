@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Condition, DeviceId, Outlook, RecordView, Time};
+use lockify_array::{ArrayState, Condition, DeviceId, Outlook, RecordView, Redundancy, Time};
 use lockify_volume::ArrayFile;
 use lockify_volume::assembly::{Survey, survey, whole_to};
 use lockify_volume::host::Array;
@@ -51,6 +51,14 @@ struct Two {
 /// Reports, or brings the device back.
 pub fn run(args: &Args) -> Ended {
     let file = args.which.file()?;
+    if file.layout.redundancy == Redundancy::Raid6 {
+        return refused(
+            "an array with two parities does not use old blocks of a device: `lockify array rebuild` brings a device back while \
+             no more than two of its group are missing, and `lockify array replace --accept-loss` goes on without the content of \
+             more"
+                .to_owned(),
+        );
+    }
     let examined = examine(&args.file).or_fail(Code::Unreadable)?;
     let device = device_of(args, &file, &examined)?;
     let two = look(args, &file, device)?;

@@ -32,7 +32,10 @@ pub struct Args {
     /// Pairs of devices with the same content, instead of RAID-5
     #[arg(long)]
     mirror: bool,
-    /// Over how many groups of devices stripes go in turn; each bears the loss of one device
+    /// Two parities in each stripe, instead of one: each group bears the loss of two devices, and has at least four
+    #[arg(long, conflicts_with = "mirror")]
+    raid6: bool,
+    /// Over how many groups of devices stripes go in turn; each bears the loss of one device, or with --raid6 of two
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     groups: u16,
     /// Bytes of a stripe on each device, at most 16MiB
@@ -172,12 +175,22 @@ fn describe(args: &Args) -> Result<ArrayFile, String> {
     if devices % groups != 0 {
         return Err(format!("{devices} devices cannot be {groups} groups of the same size"));
     }
-    let data = (devices / groups).saturating_sub(1);
-    let redundancy = if args.mirror { Redundancy::Mirror } else { Redundancy::Raid5 };
+    let redundancy = match (args.mirror, args.raid6) {
+        (true, _) => Redundancy::Mirror,
+        (false, true) => Redundancy::Raid6,
+        (false, false) => Redundancy::Raid5,
+    };
+    let data = (devices / groups).saturating_sub(redundancy.parities());
     if args.mirror && data != 1 {
         return Err(format!(
             "a mirror has two devices for each group: give --groups {} for these {devices}",
             devices / 2
+        ));
+    }
+    if args.raid6 && data < 2 {
+        return Err(format!(
+            "RAID-6 has at least four devices in a group, and here are {}: give more, or leave --raid6 away",
+            devices / groups
         ));
     }
     if !args.mirror && data < 2 {

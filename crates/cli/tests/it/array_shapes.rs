@@ -53,6 +53,12 @@ fn two_groups_go_on_without_a_device_each() {
     goes_on_without(Array::with_witnesses(6, 0, &["--groups", "2"]), &[2, 3]);
 }
 
+/// Two devices of a group at once.
+#[test]
+fn with_two_parities_an_array_goes_on_without_two_devices_of_a_group() {
+    goes_on_without(Array::create(5, &["--raid6"]), &[1, 3]);
+}
+
 /// Of two devices alone neither has a majority: they stop, and nothing is lost.
 #[test]
 fn a_mirror_without_a_witness_waits() {

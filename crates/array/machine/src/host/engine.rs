@@ -393,6 +393,13 @@ impl ArrayHost {
 
     /// Which siblings a task has in the array's present state.
     fn plan(&self, task: &Task) -> Result<Plan, OpError> {
+        let plan = self.sound_plan(task)?;
+        #[cfg(feature = "mutations")]
+        let plan = Plan { mutation: self.config.mutation, ..plan };
+        Ok(plan)
+    }
+
+    fn sound_plan(&self, task: &Task) -> Result<Plan, OpError> {
         let layout = &self.config.layout;
         match &task.role {
             Role::Pass(pass) => return pass.plan(layout, &self.state),

@@ -8,6 +8,8 @@ use bytes::{Bytes, BytesMut};
 use crate::code;
 use crate::galois::add_times;
 use crate::message::{Blocks, Content, Flaw, Mark};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
 use crate::{Header, Layout, OpError, Span, Stamp, Units, Work};
@@ -136,8 +138,24 @@ impl<'a> View<'a> {
         (0..blocks.len())
             .filter(|unit| lost.has(*unit))
             .for_each(|unit| blocks[unit] = Some(zeros.clone()));
+        #[cfg(feature = "mutations")]
+        if self.plan.mutation == Some(Mutation::TwoUnitsOfOneParity) {
+            self.fill_by_one_parity(&mut blocks);
+        }
         let solved = code::fill(self.layout, &mut blocks);
         Known { blocks, lost, solved }
+    }
+
+    #[cfg(feature = "mutations")]
+    fn fill_by_one_parity(&self, blocks: &mut code::Blocks) {
+        let (data, zeros) =
+            (usize::from(self.layout.data), vec![0; self.layout.block_size as usize]);
+        let unknown: Vec<usize> = (0..data).filter(|unit| blocks[*unit].is_none()).collect();
+        let Some(parity) = blocks[data].clone().filter(|_| unknown.len() == 2) else { return };
+        let mut block = code::parity(self.layout, Unit::Parity, blocks);
+        add_times(&mut block, 1, &parity);
+        blocks[unknown[0]] = Some(block.into());
+        blocks[unknown[1]] = Some(zeros.into());
     }
 
     /// What a missing data unit has in these columns; an error at the first that is lost.
@@ -516,8 +534,17 @@ fn parity(view: &View<'_>, parity: Unit, new: &[(u16, &Columns, Bytes)]) -> Vec<
     let mut sum = vec![0; view.bytes(hull)];
     if view.part.method == Method::Delta {
         view.add(&mut sum, hull, parity);
+        #[cfg(feature = "mutations")]
+        if parity == Unit::SecondParity && view.plan.mutation == Some(Mutation::SecondParityStays) {
+            return sum;
+        }
         for (unit, columns, data) in new {
             let factor = parity.factor(*unit);
+            #[cfg(feature = "mutations")]
+            let factor = match view.plan.mutation {
+                Some(Mutation::SecondParityOfAnotherUnit) => parity.factor(*unit + 1),
+                _ => factor,
+            };
             view.add_times(&mut sum[at(columns)], columns, Unit::Data(*unit), factor);
             add_times(&mut sum[at(columns)], factor, data);
         }

@@ -253,6 +253,13 @@ impl ArrayHost {
         match *work {
             Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
             Work::AcceptLoss { stripe } => whole(stripe, true, Rule::FitParity, None),
+            Work::Survey { .. } | Work::Change { change: Change::Return(..) }
+                if layout.parities() > 1 =>
+            {
+                // Two missing units need no old blocks, and with three nobody could tell which are old.
+                let what = "a device of an array with two parities does not come back with old blocks: rebuild it";
+                Err(OpError::State(what.to_owned()))
+            }
             Work::Survey { device, whole_to, without, stripe } => {
                 let stage = whole(stripe, false, Rule::FitParity, None)?;
                 let survey = Survey { device, whole_to, without };

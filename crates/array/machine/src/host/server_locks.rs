@@ -617,7 +617,7 @@ mod tests {
             whole_to: None,
         };
         let accesses = vec![access(Some(0..4), Some(1..3)), access(Some(0..2), None)];
-        let plan = Plan { stripes: Vec::new(), accesses };
+        let plan = Plan { accesses, ..Plan::default() };
         let range = |start, count, mode| LockRange {
             device: DeviceId(1),
             extent: Extent { start, count },

@@ -10,7 +10,7 @@ use lockify_array::{
     OpId, Redundancy, Scheme, Span, Stamp, Time, Work,
 };
 
-use crate::world::{Bad, MS, START, World, life, raid5};
+use crate::world::{Bad, MS, START, World, life, raid5, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
@@ -23,9 +23,9 @@ const LONG: Time = 1_000_000 * MS;
 /// Blocks of the first stripe.
 const STRIPE: u64 = 8;
 
-fn layouts() -> [Layout; 2] {
+fn layouts() -> [Layout; 3] {
     let mirror = Layout { redundancy: Redundancy::Mirror, data: 1, ..raid5() };
-    [raid5(), mirror]
+    [raid5(), mirror, raid6()]
 }
 
 struct Caches {

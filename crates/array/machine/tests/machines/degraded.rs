@@ -6,7 +6,7 @@ use lockify_array::{
 use rand::RngExt as _;
 
 use crate::interleavings::{load, small_mirror, smallest, verdict};
-use crate::world::{World, raid5};
+use crate::world::{World, raid5, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::ServerLocking,
@@ -26,7 +26,7 @@ fn without(layout: &Layout, device: DeviceId) -> ArrayState {
 #[test]
 fn operations_go_on_without_a_device() {
     for scheme in SCHEMES {
-        for layout in [raid5(), smallest(), small_mirror()].map(small) {
+        for layout in [raid5(), smallest(), small_mirror(), raid6()].map(small) {
             for seed in 0..15 {
                 let gone = DeviceId((seed % u64::from(layout.devices())) as u16);
                 let state = without(&layout, gone);
@@ -47,7 +47,7 @@ fn a_device_is_lost_in_the_middle() {
     // Under callback locking, a host that waits for a device for longer than a lease is taken for
     // dead.
     for scheme in SCHEMES.into_iter().filter(|s| *s != Scheme::CallbackLocking) {
-        for layout in [raid5(), smallest(), small_mirror()].map(small) {
+        for layout in [raid5(), smallest(), small_mirror(), raid6()].map(small) {
             for seed in 0..40 {
                 let mut world = World::new(layout, scheme, 3, seed);
                 let gone = DeviceId((seed % u64::from(layout.devices())) as u16);

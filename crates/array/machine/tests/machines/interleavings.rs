@@ -1,6 +1,6 @@
 //! Several hosts on a few stripes, in random interleavings: stripes stay consistent, and operations are serializable.
 
-use crate::world::{World, life, raid5};
+use crate::world::{World, life, raid5, raid6};
 use lockify_array::{
     ArrayState, DeviceConfig, DeviceId, HostConfig, Layout, Redundancy, Scheme, Work,
 };
@@ -50,7 +50,7 @@ pub fn smallest() -> Layout {
 #[test]
 fn operations_are_serializable_and_stripes_consistent() {
     for scheme in Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::ZeroOverhead) {
-        for layout in [raid5(), smallest(), small_mirror()] {
+        for layout in [raid5(), smallest(), small_mirror(), raid6()] {
             for seed in 0..60 {
                 let world = contended(layout, scheme, seed, seed % 2 == 1);
                 let what = format!("{scheme} {:?} seed {seed}", layout.redundancy);

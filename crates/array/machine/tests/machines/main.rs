@@ -2,6 +2,7 @@
 
 mod caches;
 mod degraded;
+mod double;
 mod edges;
 mod fences;
 mod forgotten;

@@ -6,7 +6,7 @@ use lockify_array::{
     OpError, Redundancy, Scheme, Span, Work,
 };
 
-use crate::world::{Bad, MS, World, life, raid5};
+use crate::world::{Bad, MS, World, life, raid5, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
@@ -15,9 +15,9 @@ const SCHEMES: [Scheme; 4] = [
     Scheme::CallbackLocking,
 ];
 
-fn layouts() -> [Layout; 2] {
+fn layouts() -> [Layout; 3] {
     let mirror = Layout { redundancy: Redundancy::Mirror, data: 1, groups: 2, ..raid5() };
-    [raid5(), mirror]
+    [raid5(), mirror, raid6()]
 }
 
 fn run(world: &mut World, work: Work) -> Result<HostAnswer, OpError> {
@@ -249,12 +249,11 @@ fn a_bad_block_without_redundancy_is_an_error_in_bounded_time() {
             let case = format!("{scheme} {bad:?} {:?}", layout.redundancy);
             let (mut world, content) = filled(layout, scheme, 8);
             let place = layout.place(2);
-            let gone = layout.beside(place.device).next().unwrap();
-            world.dead.insert(gone);
-            assert_eq!(
-                run(&mut world, Work::Change { change: Change::Fail(gone, 0) }),
-                Ok(HostAnswer::Done)
-            );
+            for gone in layout.beside(place.device).take(layout.parities().into()) {
+                world.dead.insert(gone);
+                let change = Change::Fail(gone, 0);
+                assert_eq!(run(&mut world, Work::Change { change }), Ok(HostAnswer::Done));
+            }
             forget(&mut world);
             world.disks[usize::from(place.device.0)].bad.insert(place.block, bad);
             for _ in 0..2 {

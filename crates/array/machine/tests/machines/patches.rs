@@ -7,7 +7,7 @@ use lockify_array::{
 use rand::RngExt as _;
 
 use crate::interleavings::{small_mirror, smallest, verdict};
-use crate::world::{Bad, World, raid5};
+use crate::world::{Bad, World, raid5, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::ServerLocking,
@@ -16,8 +16,8 @@ const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
 ];
 
-fn layouts() -> [Layout; 3] {
-    [raid5(), smallest(), small_mirror()]
+fn layouts() -> [Layout; 4] {
+    [raid5(), smallest(), small_mirror(), raid6()]
 }
 
 fn run(world: &mut World, work: Work) -> Result<HostAnswer, OpError> {

@@ -8,7 +8,7 @@ use lockify_array::{
 };
 use rand::RngExt as _;
 
-use crate::world::{Bad, Flight, World, life, raid5};
+use crate::world::{Bad, Flight, World, life, raid5, raid6};
 
 /// The last of the hosts does repairs.
 const REPAIRER: usize = 2;
@@ -81,10 +81,10 @@ fn filled(layout: lockify_array::Layout, scheme: Scheme, seed: u64) -> (World, B
     (world, data)
 }
 
-fn layouts() -> [lockify_array::Layout; 2] {
+fn layouts() -> [lockify_array::Layout; 3] {
     let redundancy = Redundancy::Mirror;
     // Two groups, so that a majority is left when a device fails.
-    [raid5(), lockify_array::Layout { redundancy, data: 1, groups: 2, ..raid5() }]
+    [raid5(), lockify_array::Layout { redundancy, data: 1, groups: 2, ..raid5() }, raid6()]
 }
 
 /// A write whose host dies after so many steps; false if it was done by then.

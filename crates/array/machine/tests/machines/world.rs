@@ -31,6 +31,22 @@ pub fn raid5() -> Layout {
     }
 }
 
+pub fn raid6() -> Layout {
+    Layout { redundancy: Redundancy::Raid6, data: 3, ..raid5() }
+}
+
+/// A byte times a power of two, in the field of the second parity.
+fn weighted(byte: u8, power: u16) -> u8 {
+    let twice = |x: u8| if x < 0x80 { x << 1 } else { (x << 1) ^ 0x1d };
+    (0..power).fold(byte, |x, _| twice(x))
+}
+
+/// The sums that the parities of these data units' bytes have.
+fn sums(data: &[u8]) -> [u8; 2] {
+    let units = (0..).zip(data);
+    units.fold([0; 2], |[p, q], (unit, byte)| [p ^ byte, q ^ weighted(*byte, unit)])
+}
+
 pub fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
 }
@@ -644,16 +660,18 @@ impl World {
     pub fn inconsistent_stripes(&self, state: &ArrayState) -> Vec<u64> {
         let bad = |stripe: &u64| {
             let layout = &self.layout;
-            let units = (0..layout.data).map(|unit| layout.data(*stripe, unit));
-            let units: Vec<_> = units.chain([layout.parity(*stripe)]).collect();
+            let units: Vec<_> = layout.units(*stripe).collect();
             let all = units.iter().all(|device| state.has(*device, *stripe));
             all && (0..u64::from(layout.unit)).any(|column| {
-                let mut sum = vec![0; layout.block_size as usize];
-                for device in &units {
-                    let block = self.block(*device, layout.unit_start(*stripe) + column);
-                    sum.iter_mut().zip(block).for_each(|(a, b)| *a ^= b);
-                }
-                sum.iter().any(|byte| *byte != 0)
+                let blocks = units
+                    .iter()
+                    .map(|device| self.block(*device, layout.unit_start(*stripe) + column));
+                let blocks: Vec<_> = blocks.collect();
+                let bytes = |at: usize| blocks.iter().map(|block| block[at]).collect::<Vec<_>>();
+                (0..layout.block_size as usize).map(bytes).any(|bytes| {
+                    let (data, parities) = bytes.split_at(layout.data.into());
+                    parities != &sums(data)[..parities.len()]
+                })
             })
         };
         (0..self.layout.stripes).filter(bad).collect()
@@ -665,6 +683,9 @@ impl World {
         if state.has(place.device, place.stripe) {
             return self.block(place.device, place.block).to_vec();
         }
+        if self.layout.redundancy == Redundancy::Raid6 {
+            return self.tried_out(state, place);
+        }
         let units = (0..self.layout.data).filter(|unit| *unit != place.data_unit);
         let others = units.map(|unit| self.layout.data(place.stripe, unit));
         let mut sum = vec![0; self.layout.block_size as usize];
@@ -673,6 +694,32 @@ impl World {
             sum.iter_mut().zip(block).for_each(|(a, b)| *a ^= b);
         }
         sum
+    }
+
+    /// A missing block of an array with two parities: each byte is the one that fits, whatever the other missing unit has.
+    fn tried_out(&self, state: &ArrayState, place: lockify_array::Place) -> Vec<u8> {
+        let units: Vec<_> = self.layout.units(place.stripe).collect();
+        let is_there = |unit: usize| state.has(units[unit], place.stripe);
+        let (data, wanted) = (usize::from(self.layout.data), usize::from(place.data_unit));
+        let other = (0..data).find(|unit| *unit != wanted && !is_there(*unit));
+        let byte = |at: usize| {
+            let known = units.iter().map(|device| self.block(*device, place.block)[at]);
+            let known: Vec<u8> = known.collect();
+            let fits = |x: u8, y: Option<u8>| {
+                let mut tried = known[..data].to_vec();
+                tried[wanted] = x;
+                other.zip(y).into_iter().for_each(|(other, y)| tried[other] = y);
+                let parities = (data..units.len()).filter(|parity| is_there(*parity));
+                parities.into_iter().all(|parity| sums(&tried)[parity - data] == known[parity])
+            };
+            let fitting = (0..=255).filter(|x| match other {
+                None => fits(*x, None),
+                Some(_) => (0..=255).any(|y| fits(*x, Some(y))),
+            });
+            let [byte] = fitting.collect::<Vec<u8>>()[..] else { panic!("{place:?} is not known") };
+            byte
+        };
+        (0..self.layout.block_size as usize).map(byte).collect()
     }
 
     /// Judges the run: stripes are consistent, machines are idle, and the order of steps at the devices explains every read.

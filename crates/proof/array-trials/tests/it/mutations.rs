@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use lockify_array::Scheme;
 use lockify_array::mutation::Mutation;
+use lockify_array::{Redundancy, Scheme};
 use lockify_array_trials::scenario::Faults;
 use lockify_array_trials::seeds::{Run, run_one};
 use lockify_sim::harness::show;
@@ -26,14 +26,26 @@ struct Hole {
     rule: &'static str,
     /// Seeds that it is looked for in.
     seeds: Range<u64>,
+    redundancy: Option<Redundancy>,
 }
 
 const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'static str) -> Hole {
     let scheme = Scheme::TimestampOrdering;
-    Hole { name, open: (scheme, Some(mutation)), closed: scheme, faults, rule, seeds: 0..SEEDS }
+    let (open, redundancy) = ((scheme, Some(mutation)), None);
+    Hole { name, open, closed: scheme, faults, rule, seeds: 0..SEEDS, redundancy }
 }
 
-const HOLES: [Hole; 15] = [
+/// One of arrays with two parities.
+const fn of_two(
+    name: &'static str,
+    mutation: Mutation,
+    faults: Faults,
+    rule: &'static str,
+) -> Hole {
+    Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
+}
+
+const HOLES: [Hole; 18] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -41,6 +53,7 @@ const HOLES: [Hole; 15] = [
         faults: Faults::None,
         rule: "serializable",
         seeds: 0..SEEDS,
+        redundancy: None,
     },
     hole("write unconditionally", Mutation::TsoWritesUnconditionally, Faults::None, "serializable"),
     hole("keep queued reads", Mutation::TsoKeepsQueuedReads, Faults::None, "timestamp_order"),
@@ -55,6 +68,7 @@ const HOLES: [Hole; 15] = [
         faults: Faults::None,
         rule: "serializable",
         seeds: 0..SEEDS,
+        redundancy: None,
     },
     Hole {
         name: "standby serves unagreed",
@@ -63,6 +77,7 @@ const HOLES: [Hole; 15] = [
         faults: Faults::LockServers,
         rule: "serializable",
         seeds: 0..SEEDS,
+        redundancy: None,
     },
     Hole {
         name: "grant before copied",
@@ -71,6 +86,7 @@ const HOLES: [Hole; 15] = [
         faults: Faults::LockServers,
         rule: "serializable",
         seeds: 0..SEEDS,
+        redundancy: None,
     },
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
@@ -85,17 +101,22 @@ const HOLES: [Hole; 15] = [
         faults: Faults::All,
         rule: "oscillation",
         seeds: 23350..23400,
+        redundancy: None,
     },
+    of_two("second parity stays", Mutation::SecondParityStays, Faults::None, "parity"),
+    of_two("another unit's factor", Mutation::SecondParityOfAnotherUnit, Faults::None, "parity"),
+    of_two("two units of one parity", Mutation::TwoUnitsOfOneParity, Faults::All, "reads"),
 ];
 
 fn verdict(
     scheme: Scheme,
     faults: Faults,
     mutation: Option<Mutation>,
-    (media, caches, patches): (bool, bool, bool),
+    (media, caches, patches, redundancy): (bool, bool, bool, Option<Redundancy>),
     seed: u64,
 ) -> Result<(), String> {
-    let run = Run { faults, mutation, media, caches, patches, ..Run::new(scheme, 0..SEEDS) };
+    let run =
+        Run { faults, mutation, media, caches, patches, redundancy, ..Run::new(scheme, 0..SEEDS) };
     run_one(&run, seed, false).map(drop).map_err(|failure| failure.message)
 }
 
@@ -108,7 +129,7 @@ fn find(hole: &Hole) -> Option<String> {
     let of_caches = [Mutation::FlushTrustsRestarts, Mutation::CacheLossFitsParity];
     let caches = hole.open.1.is_some_and(|mutation| of_caches.contains(&mutation));
     let patches = hole.open.1 == Some(Mutation::PatchesOwnCopy);
-    let drawn = (media, caches, patches);
+    let drawn = (media, caches, patches, hole.redundancy);
     hole.seeds.clone().find_map(|seed| {
         let what = verdict(hole.open.0, hole.faults, hole.open.1, drawn, seed).err()?;
         let broken = format!("VIOLATED {}", hole.rule);

@@ -1,5 +1,8 @@
 //! Every way to interrupt one write of one column with two parities, with up to two missing devices beside it.
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
 use super::*;
 use crate::recovery::column::examine;
 use crate::{Layout, Redundancy};
@@ -194,4 +197,89 @@ fn after_any_cut_write_every_block_is_old_or_new_or_reported_lost() {
     });
     assert!(ends > 1000);
     println!("{ends} ends; losses by missing and torn: {losses:?}");
+}
+
+/// Stripes of anything: records of any writes, torn and missing blocks, doubts and traces. Repairs end, and leave nothing that does
+/// not fit. Nobody who reads is told anything that a parity contradicts.
+#[test]
+fn every_repair_ends_and_leaves_parities_that_fit() {
+    let (mut passes, mut undecided) = (0, 0);
+    for seed in 0..6000 {
+        let random = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+        let layout = Layout { unit: 1 + seed as u32 % 4, ..layout() };
+        let records: Vec<Header> = (0..6).map(|_| record(random, &layout)).collect();
+        let absent: Vec<usize> =
+            (0..random.random_range(0..3)).map(|_| random.random_range(0..UNITS)).collect();
+        let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = (0..layout.unit)
+            .map(|offset| {
+                let mut units: Vec<Seen> = (0..UNITS).map(|_| seen(random, &records)).collect();
+                absent.iter().for_each(|unit| units[*unit] = Seen::Absent);
+                (Column { layout: &layout, stripe: STRIPE, offset }, units)
+            })
+            .collect();
+        let traces: Vec<Trace> = (0..random.random_range(0..2))
+            .map(|_| Trace::Written(record(random, &layout)))
+            .collect();
+        let doubts: Vec<Vec<usize>> = stripe
+            .iter()
+            .map(|_| (0..UNITS).filter(|_| random.random_bool(0.05)).collect())
+            .collect();
+        let rule = if seed % 3 == 0 { Rule::Leave } else { Rule::FitParity };
+        for pass in 0.. {
+            assert!(pass < u64::from(layout.unit) * 8 + 32, "seed {seed} does not end");
+            let findings = examine(&stripe, &doubts, &traces, rule);
+            let mends = findings.iter().map(|finding| finding.mends.len()).sum::<usize>();
+            passes += 1;
+            if mends == 0 {
+                undecided += findings.iter().filter(|finding| finding.undecided).count();
+                assert!(
+                    rule == Rule::Leave || findings.iter().all(|f| !f.undecided),
+                    "seed {seed}"
+                );
+                break;
+            }
+            for ((_, units), finding) in stripe.iter_mut().zip(&findings) {
+                finding.mends.iter().for_each(|mend| write(units, mend, 1000 + pass));
+            }
+        }
+        for (column, units) in stripe.iter().filter(|_| rule != Rule::Leave) {
+            let is_there = |unit: usize| matches!(units[unit], Seen::There { .. });
+            let blocks = units.iter().enumerate().map(|(unit, seen)| match seen {
+                Seen::There { header, data } if unit < DATA || !header.lost => Some(data.clone()),
+                _ => None,
+            });
+            let mut blocks: code::Blocks = blocks.collect();
+            if code::fill(&layout, &mut blocks) {
+                assert!(code::fits(&layout, &blocks), "seed {seed}: {column:?} {units:?}");
+            }
+            let unreadable = units.contains(&Seen::Unreadable);
+            assert!(!absent.is_empty() || unreadable || (0..UNITS).all(is_there), "seed {seed}");
+        }
+    }
+    assert!(passes > 12_000 && undecided > 500, "{passes} {undecided}");
+}
+
+/// A record of some operation, which may have been on other stripes, or have skipped a device.
+fn record(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Header {
+    let blocks = u64::from(layout.data) * u64::from(layout.unit);
+    let first = STRIPE * blocks - 2 + random.random_range(0..blocks + 2);
+    let last = first + random.random_range(0..blocks.min(7)) - u64::from(random.random_bool(0.2));
+    let device = crate::DeviceId(random.random_range(0..UNITS as u16));
+    Header {
+        stamp: stamp(random.random_range(0..6)),
+        first,
+        last,
+        skipped: random.random_bool(0.2).then_some(device).into_iter().collect(),
+        lost: random.random_bool(0.03),
+        lost_data: (0..DATA).filter(|_| random.random_bool(0.03)).collect(),
+    }
+}
+
+fn seen(random: &mut Xoshiro256PlusPlus, records: &[Header]) -> Seen {
+    let header = records[random.random_range(0..records.len())];
+    match random.random_range(0..30) {
+        0 => Seen::Torn,
+        1 => Seen::Unreadable,
+        _ => Seen::There { header, data: vec![random.random_range(0..2_u8); 4].into() },
+    }
 }

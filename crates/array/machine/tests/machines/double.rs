@@ -1,0 +1,215 @@
+//! Two parities (docs/design/array.md 3.10): two devices are missing, come back, or are replaced, and a host dies beside one.
+
+use bytes::Bytes;
+use lockify_array::{
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, OpError, Scheme, Span, Work,
+};
+use rand::RngExt as _;
+
+use crate::interleavings::{load, verdict};
+use crate::world::{Flight, World, life, raid6};
+
+const SCHEMES: [Scheme; 4] = [
+    Scheme::ServerLocking,
+    Scheme::CallbackLocking,
+    Scheme::DeviceLocking,
+    Scheme::TimestampOrdering,
+];
+
+fn small() -> Layout {
+    Layout { stripes: 2, ..raid6() }
+}
+
+/// Each two devices.
+fn pairs() -> impl Iterator<Item = [DeviceId; 2]> {
+    let devices = raid6().devices();
+    (0..devices).flat_map(|one| (0..one).map(move |other| [one, other].map(DeviceId)))
+}
+
+fn without(gone: &[DeviceId]) -> ArrayState {
+    gone.iter().fold(ArrayState::new(raid6().devices()), |state, device| {
+        state.changed(Change::Fail(*device, 0)).unwrap().unwrap()
+    })
+}
+
+fn run(world: &mut World, host: usize, work: Work) -> Result<HostAnswer, OpError> {
+    world.submit(host, work);
+    world.run();
+    world.done.last().expect("it was answered").result.clone()
+}
+
+fn read_all(world: &mut World, host: usize) -> Result<Bytes, OpError> {
+    let span = Span { start: 0, count: world.layout.blocks() };
+    match run(world, host, Work::Read { span })? {
+        HostAnswer::Read { data } => Ok(data),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn change(world: &mut World, host: usize, change: Change) {
+    assert_eq!(run(world, host, Work::Change { change }), Ok(HostAnswer::Done), "{change:?}");
+}
+
+#[test]
+fn operations_go_on_without_two_devices() {
+    for scheme in SCHEMES {
+        for (seed, gone) in (0..).zip(pairs()) {
+            let mut world = World::with_state(small(), scheme, 3, seed, without(&gone));
+            world.dead.extend(gone);
+            load(&mut world, 40);
+            world.run();
+            assert_eq!(verdict(&world), Ok(()), "{scheme} without {gone:?}");
+        }
+    }
+}
+
+/// One after the other, each in the middle of operations.
+#[test]
+fn two_devices_are_lost_in_the_middle() {
+    for scheme in SCHEMES.into_iter().filter(|s| *s != Scheme::CallbackLocking) {
+        for (seed, gone) in (0..).zip(pairs().chain(pairs()).chain(pairs())) {
+            let mut world = World::new(small(), scheme, 3, seed);
+            load(&mut world, 12);
+            for count in 1..=2 {
+                let state = without(&gone[..count]);
+                world.dead.insert(gone[count - 1]);
+                for host in 0..world.hosts.len() {
+                    for _ in 0..world.random.random_range(0..40) {
+                        world.step();
+                    }
+                    world.announce_state(host, &state);
+                    load(&mut world, 6);
+                }
+            }
+            world.run();
+            assert_eq!(verdict(&world), Ok(()), "{scheme} without {gone:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn three_devices_are_too_many() {
+    let mut state = without(&[DeviceId(0), DeviceId(1)]);
+    state.devices[2] = Condition::Failed;
+    let mut world = World::with_state(small(), Scheme::TimestampOrdering, 1, 1, state.clone());
+    world.dead.extend([0, 1, 2].map(DeviceId));
+    let whole = world.write(Span { start: 0, count: small().blocks() });
+    assert!(matches!(run(&mut world, 0, whole), Err(OpError::Unavailable(_))));
+    assert!(matches!(read_all(&mut world, 0), Err(OpError::Unavailable(_))));
+}
+
+fn filled(scheme: Scheme, seed: u64) -> (World, Bytes) {
+    let mut world = World::new(raid6(), scheme, 3, seed);
+    world.gossip = true;
+    let work = world.write(Span { start: 0, count: raid6().blocks() });
+    let Work::Write { data, .. } = work.clone() else { unreachable!() };
+    assert_eq!(run(&mut world, 0, work), Ok(HostAnswer::Done));
+    (world, data)
+}
+
+/// New devices take the places of two. `at_once`: stripe by stripe in turn; else one after the other.
+fn replaced(scheme: Scheme, gone: [DeviceId; 2], at_once: bool) {
+    let (mut world, mut content) = filled(scheme, 7);
+    for device in gone {
+        change(&mut world, 2, Change::Fail(device, 0));
+    }
+    assert_eq!(read_all(&mut world, 1), Ok(content.clone()), "{gone:?}");
+    for device in gone {
+        world.replace(device);
+    }
+    let absences = |world: &World, device| world.hosts[2].state().absences(device);
+    let rounds = if at_once { vec![gone.to_vec()] } else { gone.map(|d| vec![d]).to_vec() };
+    for devices in rounds {
+        for &device in &devices {
+            change(&mut world, 2, Change::Rebuild(device));
+        }
+        for stripe in 0..raid6().stripes {
+            for &device in &devices {
+                let rebuilt = run(&mut world, 2, Work::Rebuild { device, stripe });
+                assert_eq!(rebuilt, Ok(HostAnswer::Rebuilt { lost: 0, marked: 0 }), "{gone:?}");
+                let to = Change::Rebuilt(device, stripe + 1, absences(&world, device));
+                change(&mut world, 2, to);
+                // Hosts write meanwhile, also to stripes of which one of the devices is rebuilt.
+                let block = stripe * 6 + u64::from(device.0);
+                let work = world.write(Span { start: block, count: 1 });
+                let Work::Write { data, .. } = &work else { unreachable!() };
+                let mut bytes = content.to_vec();
+                bytes[block as usize * 16..][..16].copy_from_slice(data);
+                content = bytes.into();
+                assert_eq!(run(&mut world, 0, work), Ok(HostAnswer::Done));
+                assert_eq!(read_all(&mut world, 1), Ok(content.clone()), "{gone:?} {stripe}");
+            }
+        }
+        for device in devices {
+            let done = Change::Rebuilt(device, u64::MAX, absences(&world, device));
+            change(&mut world, 2, done);
+        }
+    }
+    let state = world.hosts[2].state().clone();
+    assert!(state.devices.iter().all(|condition| *condition == Condition::Good));
+    assert_eq!(world.inconsistent_stripes(&state), [0; 0], "{scheme} {gone:?}");
+    for stripe in 0..raid6().stripes {
+        let found = run(&mut world, 2, Work::Scrub { stripe, repair: false });
+        assert_eq!(found, Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 0 }), "{gone:?}");
+    }
+}
+
+#[test]
+fn two_new_devices_are_rebuilt_while_hosts_write() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+        for gone in pairs() {
+            replaced(scheme, gone, false);
+            replaced(scheme, gone, true);
+        }
+    }
+}
+
+/// A host dies after any message of a write of one block, and any device is gone before the repair. Nothing is lost, and another
+/// device may fail afterwards.
+#[test]
+fn a_host_dies_while_a_device_is_missing_and_nothing_is_lost() {
+    let mut cut = 0;
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking] {
+        for gone in (0..raid6().devices()).map(DeviceId) {
+            for steps in 1.. {
+                let (mut world, old) = filled(scheme, steps as u64);
+                let work = world.write(Span { start: 1, count: 1 });
+                let Work::Write { data, .. } = work.clone() else { unreachable!() };
+                let mut new = old.to_vec();
+                new[16..32].copy_from_slice(&data);
+                world.submit(1, work);
+                for _ in 0..steps {
+                    world.step();
+                }
+                if world.submitted.is_empty() {
+                    break;
+                }
+                cut += 1;
+                // Some of its messages arrive, and some do not.
+                for flight in std::mem::take(&mut world.flights) {
+                    let sent = matches!(&flight, Flight::Request(1, ..));
+                    if !sent || world.random.random_bool(0.5) {
+                        world.flights.push(flight);
+                    }
+                }
+                world.submitted.retain(|(host, _), _| *host != 1);
+                world.dead_hosts.insert(1);
+                let what = format!("{scheme} without {gone} after {steps}");
+                let state = without(&[gone]);
+                world.dead.insert(gone);
+                for host in [0, 2] {
+                    world.announce_state(host, &state);
+                }
+                let fence = Work::Fence { life: life(1) };
+                assert_eq!(run(&mut world, 2, fence), Ok(HostAnswer::Done), "{what}");
+                let after = read_all(&mut world, 0).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(after == old || after == new, "{what}: neither old nor new");
+                let next = DeviceId((gone.0 + 1) % raid6().devices());
+                world.announce_state(0, &without(&[gone, next]));
+                world.dead.insert(next);
+                assert_eq!(read_all(&mut world, 0), Ok(after), "{what}, then without {next}");
+            }
+        }
+    }
+    assert!(cut > 100, "{cut}");
+}
