@@ -3,7 +3,8 @@
 //!
 //! The log begins with the nodes of the array's file. Up to seven vote. Witnesses come first, since they exist to vote.
 //! Devices follow in their order. So whole groups vote, and a group has more votes left than the one device that it may
-//! lose. All others learn the decisions, and are members like the voters.
+//! lose. With two parities a group may lose two. Then fewer vote if a part of a group would have no majority without its two. All
+//! others learn the decisions, and are members like the voters.
 //!
 //! The log does not know addresses: the array's file has them, and processes may have different ones while they change.
 
@@ -373,7 +374,26 @@ fn lease(file: &ArrayFile) -> u64 {
 
 /// Returns the voters of the log.
 fn voters(file: &ArrayFile) -> BTreeSet<u16> {
-    file.witnesses.iter().chain(&file.devices).map(|entry| entry.id).take(MAX_VOTERS).collect()
+    let first = |count: usize| -> BTreeSet<u16> {
+        file.witnesses.iter().chain(&file.devices).map(|entry| entry.id).take(count).collect()
+    };
+    let all = first(MAX_VOTERS);
+    if file.layout.parities() == 1 {
+        return all;
+    }
+    let bearing = (1..=all.len()).rev().map(first).find(|voters| bears_losses(file, voters));
+    bearing.unwrap_or(all)
+}
+
+/// Returns true if a majority of voters is left when each group has lost as many devices as its redundancy replaces.
+fn bears_losses(file: &ArrayFile, voters: &BTreeSet<u16>) -> bool {
+    let mut lost: BTreeMap<u16, u16> = BTreeMap::new();
+    for id in voters.iter().filter(|id| **id < file.layout.devices()) {
+        let of_group = lost.entry(id / file.layout.group_size()).or_default();
+        *of_group = (*of_group + 1).min(file.layout.parities());
+    }
+    let lost: usize = lost.values().map(|count| usize::from(*count)).sum();
+    2 * (voters.len() - lost) > voters.len()
 }
 
 /// The reason why this device may no longer act.
@@ -460,6 +480,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// As above, for two lost devices of each group.
+    #[test]
+    fn two_lost_devices_of_each_group_leave_a_majority_of_the_voters() {
+        let redundancy = Redundancy::Raid6;
+        let mut fewer = 0;
+        for (groups, data, witnesses) in (1..=12)
+            .flat_map(|groups| (2..=8).map(move |data| (groups, data)))
+            .flat_map(|(groups, data)| (0..4).map(move |witnesses| (groups, data, witnesses)))
+        {
+            let file = array(redundancy, data, groups, witnesses);
+            let all = file.voters().count();
+            let left_of_all = 2 * (all - 2 * usize::from(groups)) > all;
+            let votes = voters(&file);
+            let what = format!("{groups} groups of {}, {witnesses} witnesses", data + 2);
+            assert!(bears_losses(&file, &votes) || !left_of_all, "{what}");
+            assert!(votes.len() == all.min(MAX_VOTERS) || bears_losses(&file, &votes), "{what}");
+            fewer += u32::from(votes.len() < all.min(MAX_VOTERS));
+        }
+        assert!(fewer > 0);
+        let of =
+            |data, groups, witnesses| voters(&array(redundancy, data, groups, witnesses)).len();
+        // One group of five; a part of the second one would leave three of seven.
+        assert_eq!((of(3, 1, 0), of(3, 2, 0), of(4, 2, 0), of(2, 2, 1)), (5, 5, 7, 5));
     }
 
     #[test]
