@@ -1,4 +1,5 @@
-//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors, over one or more groups (docs/design/array.md 1.1).
+//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors, over one or more groups
+//! (docs/design/array.md 1.1).
 
 use serde::{Deserialize, Serialize};
 

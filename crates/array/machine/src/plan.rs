@@ -479,8 +479,9 @@ fn write_of_double(
     Ok((part.sum_without(needed.is_some()), skipped))
 }
 
-/// The plan of a write. It fails if more units of a stripe are missing than its redundancy replaces. It also fails if only a parity that does not fit
-/// would make the write possible (docs/design/array.md 3.5). A block that is written in part needs its old content for that.
+/// The plan of a write. It fails if more units of a stripe are missing than its redundancy replaces. It also fails if only a parity
+/// that does not fit would make the write possible (docs/design/array.md 3.5). A block that is written in part needs its old content
+/// for that.
 pub fn write(
     layout: &Layout,
     state: &ArrayState,

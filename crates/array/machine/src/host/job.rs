@@ -114,24 +114,20 @@ impl<'a> View<'a> {
         Some((header, content.data.slice(from..from + self.bytes(&(column..column + 1)))))
     }
 
-    /// A column of a stripe with two parities. A parity that is lost tells nothing. A missing data unit that is marked counts as
-    /// zeros: so says the newest parity.
+    /// A column of a stripe with two parities. A parity that is lost yields nothing. A missing data unit counts as zeros if any parity
+    /// names it. Of parities that another write has left behind, records tell, and the stripe is repaired first.
     fn known(&self, column: u32) -> Known {
         let mut blocks: code::Blocks =
             self.units().map(|unit| Some(self.block(unit, column)?.1)).collect();
         let parities =
             self.parities().filter_map(|parity| Some((parity, self.block(parity, column)?.0)));
-        let mut newest: Option<&Header> = None;
+        let mut marked = Units::default();
         for (parity, header) in parities {
             if header.lost {
                 blocks[parity.index(self.layout)] = None;
             }
-            if newest.is_none_or(|newest| (newest.lost, header.stamp) > (header.lost, newest.stamp))
-            {
-                newest = Some(header);
-            }
+            marked = marked.and(header.lost_data);
         }
-        let marked = newest.map_or(Units::default(), |newest| newest.lost_data);
         let missing = (0..usize::from(self.layout.data)).filter(|unit| blocks[*unit].is_none());
         let lost: Units = missing.filter(|unit| marked.has(*unit)).collect();
         let zeros = Bytes::from(vec![0; self.layout.block_size as usize]);

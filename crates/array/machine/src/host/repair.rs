@@ -153,7 +153,8 @@ impl Pass {
         let columns = 0..layout.unit;
         let missing = plan::missing_units(layout, state, self.stripe);
         let comes_back = self.comes_back(layout, state);
-        // More devices of a group are out than redundancy replaces only if an operator has accepted the loss: repairs make the best of it.
+        // More devices of a group are out than redundancy replaces only if an operator has accepted the loss: repairs make the best of
+        // it.
         if !self.repair && self.survey.is_none() && missing > usize::from(layout.parities()) {
             let what = format!("stripe {} has lost more units than it can", self.stripe);
             return Err(OpError::Unavailable(what));

@@ -662,8 +662,8 @@ impl Column<'_> {
         parity_yields && !gives_up && units.iter().all(is_whole) && !self.is_marked(units, unit)
     }
 
-    /// The blocks of a column that has lost more units than it has parities. One of them is written anew: `onto`. All blocks that are there are
-    /// written, but those that their media do not return.
+    /// The blocks of a column that has lost more units than it has parities. One of them is written anew: `onto`. All blocks that are
+    /// there are written, but those that their media do not return.
     pub fn make_do(&self, units: &[Seen], onto: usize) -> Vec<Mend> {
         let parity = self.parity();
         let was_lost = self.lost_data(units);

@@ -1,5 +1,5 @@
-//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors (docs/design/array.md 1.1). It is written anew: the
-//! checker shares no code with the checked program.
+//! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors (docs/design/array.md 1.1). It is written anew:
+//! the checker shares no code with the checked program.
 
 use serde::{Deserialize, Serialize};
 
