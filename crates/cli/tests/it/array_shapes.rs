@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::common::array::{Array, BLOCK, Export};
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device, judge, work};
-use crate::common::{code, stderr, wait_for};
+use crate::common::{code, stderr, stdout, wait_for};
 
 /// Devices are killed while hosts work; the array goes on without them, and has them again when they are rebuilt.
 fn goes_on_without(mut array: Array, killed: &[usize]) {
@@ -57,6 +57,41 @@ fn two_groups_go_on_without_a_device_each() {
 #[test]
 fn with_two_parities_an_array_goes_on_without_two_devices_of_a_group() {
     goes_on_without(Array::create(5, &["--raid6"]), &[1, 3]);
+}
+
+/// Two devices and their files are lost for good, while hosts write. New ones take their places, one after the other.
+#[test]
+fn two_lost_devices_of_a_group_are_replaced_while_hosts_write() {
+    let mut array = Array::create(5, &["--raid6"]);
+    array.recorded = true;
+    array.start_all();
+    let hosts: Vec<Export> = (1..=2).map(|number| array.export(number)).collect();
+    let written = content(SHARED);
+    hosts[0].connect().write(0, &written);
+    for id in [0, 2] {
+        array.devices[id].take().unwrap().kill();
+    }
+    for id in [0, 2] {
+        wait_for(|| device(&array, id)["condition"] == "failed");
+    }
+    assert!(hosts[1].connect().read(0, SHARED) == written);
+    for id in [0, 2] {
+        array.start(id, &format!("new{id}"), &["--create"]);
+    }
+    std::thread::scope(|scope| {
+        for (seed, host) in (1..).zip(&hosts) {
+            scope.spawn(move || work(host, seed, 60));
+        }
+        for id in ["0", "2"] {
+            let replaced = array.lockify("replace", &["--id", id]);
+            assert_eq!(code(&replaced), 0, "{}{}", stdout(&replaced), stderr(&replaced));
+        }
+    });
+    array.wait_until_healthy();
+    let written = content(SHARED);
+    hosts[1].connect().write(0, &written);
+    assert!(hosts[0].connect().read(0, SHARED) == written);
+    judge(array, hosts);
 }
 
 /// Of two devices alone neither has a majority: they stop, and nothing is lost.
