@@ -71,6 +71,8 @@ impl Settled {
             true => self.own,
             false => self.others.get(other) == Some(&Some(true)),
         };
+        // With one parity, the array's agreement refuses it beside one that is out.
+        let is_out = |other: DeviceId| self.layout.parities() > 1 && is_out(other);
         let is_gone = |other: &DeviceId| {
             let is_there = *other == self.me || self.others.contains_key(other);
             is_out(*other) || !is_there && !self.went_unsettled.contains(other)
@@ -83,6 +85,7 @@ impl Settled {
             None => drop(self.kept.remove(&device)),
             Some(other) if self.kept.insert(device) => {
                 let why = match other == self.me || self.others.contains_key(&other) {
+                    _ if is_out(other) => "is out of the array, and one more is not there",
                     true => "does not know yet what hosts were writing when it stopped",
                     false => "is not there either",
                 };
