@@ -609,7 +609,7 @@ mod tests {
     use super::*;
     use crate::message::Doubt;
     use crate::plan::Access;
-    use crate::{DeviceId, Redundancy};
+    use crate::{DeviceId, Redundancy, Skipped};
 
     /// An operation covers more of other units. So it reads parity also in columns before those of the missing one.
     #[test]
@@ -634,9 +634,14 @@ mod tests {
             accesses: 0..2,
             covered: vec![(0, 2..4)],
             hull: 2..4,
-            skipped: None,
+            skipped: Skipped::default(),
         };
-        let plan = Plan { accesses, stripes: vec![part.clone()] };
+        let plan = Plan {
+            accesses,
+            stripes: vec![part.clone()],
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        };
         let lost = Units::default().with(0);
         let content = |lost_data: [Units; 4], flaws: &[(u32, Flaw)]| {
             let headers = lost_data.map(|lost_data| Header { lost_data, ..Header::default() });

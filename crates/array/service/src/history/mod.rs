@@ -161,10 +161,13 @@ mod tests {
         for redundancy in [Redundancy::Raid5, Redundancy::Mirror, Redundancy::Raid6] {
             assert_ne!(digest(redundancy, &a), digest(redundancy, &b));
             let zeros = digest(redundancy, &[0; 4096]);
-            assert!(zeros.len() % 8 == 0 && zeros.bytes().all(|digit| digit == b'0'), "{zeros}");
+            assert!(
+                zeros.len().is_multiple_of(8) && zeros.bytes().all(|digit| digit == b'0'),
+                "{zeros}"
+            );
         }
         // Twice each byte: twice each sum.
-        let double = |x: &u8| (u16::from(*x) << 1 ^ if *x < 128 { 0 } else { 0x11d }) as u8;
+        let double = |x: &u8| ((u16::from(*x) << 1) ^ if *x < 128 { 0 } else { 0x11d }) as u8;
         let twice: Vec<u8> = a.iter().map(double).collect();
         let sums = linear_in_bytes(&a).to_be_bytes();
         assert_eq!(

@@ -100,8 +100,13 @@ fn of_lock_servers() -> [Frame; 6] {
 fn of_blocks(life: Life) -> impl Iterator<Item = Frame> {
     let stamp = Stamp { time: 1 << 60, host: 3 };
     let extent = Extent { start: 1 << 40, count: 2 };
-    let header =
-        Header { stamp, first: 4, last: 1 << 33, skipped: Some(DeviceId(9)), ..Header::default() };
+    let header = Header {
+        stamp,
+        first: 4,
+        last: 1 << 33,
+        skipped: [DeviceId(9), DeviceId(300)].into_iter().collect(),
+        ..Header::default()
+    };
     let mark =
         Mark { index: 1, lost: true, lost_data: Units::default().with(3), content: Some(stamp) };
     let data = Bytes::from_static(b"blocks");
@@ -260,7 +265,7 @@ fn heads_and_refusals_keep_their_bytes() {
     let mut all = Vec::new();
     encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
     encode(&mut all, &Frame::Refused("no".into()));
-    assert_eq!(all, b"LOCKIFYA\x0c\0\x04\0\0\0\0\x02no");
+    assert_eq!(all, b"LOCKIFYA\x0d\0\x04\0\0\0\0\x02no");
     assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
     assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
     let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
