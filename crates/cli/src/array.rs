@@ -6,6 +6,7 @@ mod device;
 mod examine;
 mod export;
 mod fence;
+mod grow;
 mod lock_server;
 mod metrics;
 mod recover;
@@ -52,6 +53,7 @@ enum Command {
     Scrub(upkeep::ScrubArgs),
     Rebuild(upkeep::RebuildArgs),
     Replace(upkeep::ReplaceArgs),
+    Grow(grow::Args),
     Assemble(assemble::Args),
     Recover(recover::Args),
     Examine(examine::Args),
@@ -77,6 +79,7 @@ pub fn run(args: &Args) -> Ended {
         Command::Scrub(args) => upkeep::scrub(args),
         Command::Rebuild(args) => upkeep::rebuild(args),
         Command::Replace(args) => upkeep::replace(args),
+        Command::Grow(args) => grow::run(args),
         Command::Assemble(args) => assemble::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Examine(args) => examine::run(args),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DeviceId;
+use crate::{ArrayState, DeviceId};
 
 /// The redundancy of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -100,6 +100,13 @@ pub enum LayoutError {
 }
 
 impl Layout {
+    /// The layout of the array when it has grown by this state. A stripe's place does not depend on the number of stripes, so that
+    /// all have the same layout of the stripes that both know.
+    #[must_use]
+    pub fn grown(self, state: &ArrayState) -> Layout {
+        Layout { stripes: self.stripes.max(state.stripes), ..self }
+    }
+
     /// Refuses a layout that cannot be used.
     pub fn check(&self) -> Result<(), LayoutError> {
         let data = match self.redundancy {

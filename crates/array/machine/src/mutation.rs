@@ -51,11 +51,13 @@ pub enum Mutation {
     SecondParityOfAnotherUnit,
     /// Of two missing data units, each is made of the first parity alone, as if the other one had zeros. At hosts.
     TwoUnitsOfOneParity,
+    /// A host that asks for more stripes uses them before that is agreed. At hosts.
+    GrowsUnagreed,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 20] = [
+    pub const ALL: [Mutation; 21] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -76,5 +78,6 @@ impl Mutation {
         Mutation::SecondParityStays,
         Mutation::SecondParityOfAnotherUnit,
         Mutation::TwoUnitsOfOneParity,
+        Mutation::GrowsUnagreed,
     ];
 }

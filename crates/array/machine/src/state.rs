@@ -98,6 +98,8 @@ pub struct ArrayState {
     pub nodes: Nodes,
     /// Which lock server serves, and which have every lock.
     pub locks: LockService,
+    /// Stripes in all groups together, since the array has grown. 0: as many as it was made with.
+    pub stripes: u64,
 }
 
 /// The entry of a device, for which the array's state is changed.
@@ -125,6 +127,7 @@ impl ArrayState {
             newest_host: 0,
             nodes: Nodes::default(),
             locks: LockService::default(),
+            stripes: 0,
         }
     }
 
@@ -209,6 +212,7 @@ impl ArrayState {
             Change::Attach { after, by, node, usage } => self.attached(after, by, node, usage),
             Change::Detach { host } => Ok(self.detached(host)),
             Change::Locks(change) => self.locks_changed(change),
+            Change::Grow { after, stripes } => self.grown(after, stripes),
             Change::Fail(device, _)
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
@@ -252,6 +256,28 @@ impl ArrayState {
         Ok(next.map(|locks| ArrayState { epoch, locks, ..self.clone() }))
     }
 
+    /// A device that is not good may be given another medium, or be rebuilt by somebody who knows fewer stripes. So all have to
+    /// be good. The proposer checks the number: the state does not know the layout.
+    fn grown(&self, after: u64, stripes: u64) -> Result<Option<ArrayState>, String> {
+        if self.stripes == stripes {
+            return Ok(None);
+        }
+        if self.stripes != after {
+            return Err(format!("the array has {} stripes by now", self.stripes));
+        }
+        if stripes < after {
+            return Err(format!("the array has {after} stripes, and cannot have fewer: {stripes}"));
+        }
+        let all = (0..).zip(&self.devices);
+        if let Some((id, _)) = all.into_iter().find(|(_, now)| **now != Condition::Good) {
+            let device = DeviceId(id);
+            return Err(format!("{device} is not good: the array grows when all devices are"));
+        }
+        let epoch = Epoch(self.epoch.0 + 1);
+        // Who knows the state before is told the new one before its next request is served.
+        Ok(Some(ArrayState { epoch, since: epoch, stripes, ..self.clone() }))
+    }
+
     fn device_changed(
         &self,
         device: DeviceId,
@@ -275,7 +301,13 @@ impl ArrayState {
                 (next.terms[index], next.keys[index]) = (to.number, to.key);
                 return Ok(Some(next));
             }
-            (Change::Attach { .. } | Change::Detach { .. } | Change::Locks(_), _) => {
+            (
+                Change::Attach { .. }
+                | Change::Detach { .. }
+                | Change::Locks(_)
+                | Change::Grow { .. },
+                _,
+            ) => {
                 return Ok(None);
             }
             (Change::Fail(..) | Change::Lose(..), Condition::Failed | Condition::Unfinished) => {
@@ -367,4 +399,36 @@ pub enum Change {
     Return(DeviceId, u64, Time),
     /// Another lock server serves, or other ones have every lock.
     Locks(LockChange),
+    /// The array has more stripes. The medium of each device has room for them.
+    Grow {
+        /// How many it had ([`ArrayState::stripes`]): of two changes at the same time, one counts.
+        after: u64,
+        /// How many it has from then on.
+        stripes: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_grows_when_all_devices_are_good() {
+        let grow = |after, stripes| Change::Grow { after, stripes };
+        let then = |state: &ArrayState, change| state.changed(change).unwrap().unwrap();
+        let new = ArrayState::new(3);
+        let grown = then(&new, grow(0, 10));
+        // Plans of the state before do not fit any more, so that nobody is told late.
+        assert_eq!((grown.stripes, grown.epoch, grown.since), (10, Epoch(2), Epoch(2)));
+        assert_eq!(grown.changed(grow(0, 10)), Ok(None));
+        assert!(grown.changed(grow(0, 12)).is_err(), "another one was chosen");
+        assert!(grown.changed(grow(10, 9)).is_err(), "it has more already");
+        assert_eq!(then(&grown, grow(10, 12)).stripes, 12);
+        let failed = then(&new, new.without(DeviceId(1)));
+        assert!(failed.changed(grow(0, 10)).unwrap_err().contains("not good"));
+        let rebuilding = then(&failed, Change::Rebuild(DeviceId(1)));
+        assert!(rebuilding.changed(grow(0, 10)).is_err());
+        let rebuilt = then(&rebuilding, rebuilding.rebuilt(DeviceId(1), u64::MAX));
+        assert_eq!(then(&rebuilt, grow(0, 10)).stripes, 10);
+    }
 }

@@ -60,7 +60,7 @@ pub fn survey(
     let layout = array.layout();
     let (groups, group) = (u64::from(layout.groups), u64::from(device.0 / layout.group_size()));
     let found = Mutex::new(Survey::default());
-    let all = rows(layout, device, 0..layout.stripes);
+    let all = rows(&layout, device, 0..layout.stripes);
     let end = all.end;
     let next = each(all, pace, |row| {
         let stripe = row * groups + group;

@@ -41,6 +41,33 @@ pub fn recover(
     device: DeviceId,
     patience: Duration,
 ) -> Result<(), String> {
+    tell(file, identity, device, &Frame::Recover, patience)
+}
+
+/// A device's medium gets room for so many stripes. The array does not use it before that is agreed ([`Change::Grow`]).
+///
+/// # Errors
+/// The device has not enough space, or does not answer. The error has the reason.
+///
+/// [`Change::Grow`]: lockify_array::Change::Grow
+pub fn make_room(
+    file: &ArrayFile,
+    identity: Identity,
+    device: DeviceId,
+    stripes: u64,
+    patience: Duration,
+) -> Result<(), String> {
+    tell(file, identity, device, &Frame::Grow(stripes), patience)
+}
+
+/// Has a device do something, as an operator.
+fn tell(
+    file: &ArrayFile,
+    identity: Identity,
+    device: DeviceId,
+    order: &Frame,
+    patience: Duration,
+) -> Result<(), String> {
     let whom = Whom::Device(device);
     let target = Target::all(file).into_iter().find(|target| target.whom == whom);
     let target = target.ok_or_else(|| format!("the array's file has no device {}", device.0))?;
@@ -59,8 +86,12 @@ pub fn recover(
         net.turn(left, &mut events).map_err(|e| e.to_string())?;
         while let Some(event) = net.event() {
             match event {
-                Event::Up { key, .. } => net.say(key, &Frame::Recover),
-                Event::Answered { frame: Frame::Recovered(result), .. } => return result,
+                Event::Up { key, .. } => net.say(key, order),
+                Event::Answered {
+                    frame: Frame::Recovered(result) | Frame::Grown(result), ..
+                } => {
+                    return result;
+                }
                 Event::Answered { .. } => return Err("it says what makes no sense".into()),
                 Event::Down { why, .. } => return Err(why.text()),
                 Event::Came { .. } | Event::Heard { .. } | Event::Left { .. } => {}

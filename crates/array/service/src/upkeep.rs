@@ -383,7 +383,7 @@ fn stopped() -> OpError {
 impl Rebuilding<'_> {
     /// The rows of the device between two stripes of the array. Stripes of other groups are not on it.
     fn rows(&self, stripes: Range<u64>) -> Range<u64> {
-        rows(self.array.layout(), self.device, stripes)
+        rows(&self.array.layout(), self.device, stripes)
     }
 
     fn group(&self) -> u64 {
@@ -466,7 +466,8 @@ pub(crate) fn rows(layout: &Layout, device: DeviceId, stripes: Range<u64>) -> Ra
 
 /// How many stripes have a unit on a device.
 pub fn stripes_of(array: &Array, device: DeviceId) -> u64 {
-    rows(array.layout(), device, 0..array.layout().stripes).end
+    let layout = array.layout();
+    rows(&layout, device, 0..layout.stripes).end
 }
 
 /// Calls `one` for each number, from several threads; the first error ends it. Returns the first number that was left out

@@ -3,8 +3,8 @@
 use lockify_trust::Versions;
 
 /// The versions that this release speaks.
-pub const SPOKEN: Versions = Versions { oldest: 12, newest: 13 };
+pub const SPOKEN: Versions = Versions { oldest: 13, newest: 14 };
 
 /// From this version on, whoever is asked how it stands also tells which software it is
 /// ([`Software`](crate::Software)).
-pub const TELLS_SOFTWARE: u16 = 13;
+pub const TELLS_SOFTWARE: u16 = 14;

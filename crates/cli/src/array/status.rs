@@ -259,11 +259,12 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
     };
     let readable = |d: &Device| d.unreadable.unwrap_or(0) == 0;
     let good = |d: &Device| d.serving && readable(d) && (d.witness || d.condition == Some("good"));
+    let layout = state.map_or(file.layout, |state| file.layout.grown(state));
     Status {
         schema: SCHEMA,
         array: file.id.to_string(),
         scheme: file.scheme.to_string(),
-        bytes: file.layout.blocks() * u64::from(BLOCK),
+        bytes: layout.blocks() * u64::from(BLOCK),
         epoch: state.map_or(0, |state| state.epoch.0),
         view: view.and_then(|report| report.view),
         healthy: devices.iter().all(good)

@@ -117,13 +117,15 @@ pub struct ReplaceArgs {
 /// Checks all stripes.
 pub fn scrub(args: &ScrubArgs) -> Ended {
     let file = args.which.file()?;
-    let stripes = file.layout.stripes;
+    let pace = args.pacing.pace(&file.layout)?;
+    let array = args.which.open(&file)?;
+    // It may have grown since its file was made.
+    let stripes = array.layout().stripes;
     if args.from >= stripes {
+        array.leave(FAREWELL);
         let what = format!("--from {}: the array's stripes are 0 to {}", args.from, stripes - 1);
         return Err(Failure::new(Code::Unreadable, what));
     }
-    let pace = args.pacing.pace(&file.layout)?;
-    let array = args.which.open(&file)?;
     let bar = bar(stripes - args.from, "stripes checked");
     let repair = match (args.repair, args.accept_loss) {
         (false, _) => Repair::None,

@@ -29,6 +29,8 @@ pub enum Repair {
     Check(u64),
     /// Repair a stripe with a block that its medium does not return, whatever is lost.
     Settle(u64),
+    /// Have the array grow from so many stripes to so many ([`ArrayState::stripes`]).
+    Grow(u64, u64),
     /// Agree on a change of the lock servers. They ask again by themselves.
     Locks(LockChange),
 }
@@ -47,6 +49,9 @@ impl Repair {
             }
             Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
             Repair::Settle(stripe) => Work::AcceptLoss { stripe },
+            Repair::Grow(after, stripes) => {
+                Work::Change { change: Change::Grow { after, stripes } }
+            }
             Repair::Locks(change) => Work::Change { change: Change::Locks(change) },
         }
     }
@@ -112,7 +117,13 @@ impl Caretaker {
             let other = before.term > 0 && before.serving != locks.serving;
             self.successions += u64::from(other);
             self.state = state.clone();
+            self.layout = self.layout.grown(state);
         }
+    }
+
+    /// How the array is laid out, by the newest state known.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// The newest state known.
@@ -251,7 +262,11 @@ impl Caretaker {
         };
         self.done += u64::from(!matches!(
             repair,
-            Repair::LetIn(..) | Repair::Check(_) | Repair::Settle(_) | Repair::Locks(_)
+            Repair::LetIn(..)
+                | Repair::Check(_)
+                | Repair::Settle(_)
+                | Repair::Grow(..)
+                | Repair::Locks(_)
         ));
         self.again.remove(&repair);
         match repair {
@@ -272,6 +287,7 @@ impl Caretaker {
             | Repair::LetIn(..)
             | Repair::Check(_)
             | Repair::Settle(_)
+            | Repair::Grow(..)
             | Repair::Locks(_) => {}
         }
     }

@@ -177,6 +177,7 @@ pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
         // A cache is lost only if writes stay in it until they are flushed.
         flushes: (victim == Victim::Cache).then_some(0.3),
         blackout: None,
+        growth: None,
         succession: None,
         variants: Variants::default(),
         most_events: 30_000,

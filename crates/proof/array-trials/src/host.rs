@@ -19,7 +19,7 @@ use lockify_sim::{
 };
 
 use crate::inbox::Inbox;
-use crate::medium::{BadSectors, Ended, Medium, Shape};
+use crate::medium::{BadSectors, Ended, Medium};
 use crate::places::Role;
 use crate::profile::message_bytes;
 use crate::setting::{Setting, Turns};
@@ -258,7 +258,7 @@ impl Node {
         let places = setting.places;
         match places.role(cx.id()) {
             Role::Device(device) => {
-                let shape = Shape::new(&setting.layout, setting.sectors_per_block);
+                let shape = setting.shape();
                 let first = || BadSectors::of(device, &setting.bad_sectors);
                 let bad = self.bad.take().unwrap_or_else(first);
                 self.medium = Some(Medium::boot(shape, bad, cx));
@@ -760,7 +760,7 @@ impl Machine for Node {
 /// A simulated array: all nodes have joined, and nothing has run yet.
 pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
     let places = setting.places;
-    let disks = Shape::new(&setting.layout, setting.sectors_per_block).disks(&setting.disk);
+    let disks = setting.shape().disks(&setting.disk);
     let config = Config {
         network: setting.network.clone(),
         trace_lines: setting.trace_lines,

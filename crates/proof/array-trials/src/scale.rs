@@ -64,6 +64,7 @@ fn scenario(scheme: Scheme, hosts: u32, layout: Layout, seed: u64) -> Scenario {
         losses: false,
         flushes: None,
         blackout: None,
+        growth: None,
         succession: None,
         variants: Variants::default(),
         most_events: u64::MAX,

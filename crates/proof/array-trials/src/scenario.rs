@@ -38,12 +38,20 @@ pub enum Faults {
     All,
     /// All of these, in an array with several lock servers. They crash, stand still, and are cut off.
     LockServers,
+    /// As `All`, in an array that grows meanwhile.
+    Growth,
 }
 
 impl Faults {
     /// All, the mildest first.
-    pub const ALL: [Faults; 5] =
-        [Faults::None, Faults::Interruptions, Faults::Restarts, Faults::All, Faults::LockServers];
+    pub const ALL: [Faults; 6] = [
+        Faults::None,
+        Faults::Interruptions,
+        Faults::Restarts,
+        Faults::All,
+        Faults::LockServers,
+        Faults::Growth,
+    ];
 
     /// Its name on command lines.
     pub fn name(self) -> &'static str {
@@ -53,12 +61,13 @@ impl Faults {
             Faults::Restarts => "restarts",
             Faults::All => "all",
             Faults::LockServers => "lock-servers",
+            Faults::Growth => "growth",
         }
     }
 
     /// Returns true if hosts crash and devices stay away, so that something is left for others to repair.
     pub fn has_repairs(self) -> bool {
-        matches!(self, Faults::All | Faults::LockServers)
+        matches!(self, Faults::All | Faults::LockServers | Faults::Growth)
     }
 }
 
@@ -137,6 +146,8 @@ pub struct Scenario {
     pub flushes: Option<f64>,
     /// When all devices lose their power at once, if they do.
     pub blackout: Option<Nanos>,
+    /// When the array is to grow, and to how many stripes, if it is.
+    pub growth: Option<(Nanos, u64)>,
     /// The faults of several lock servers, if there are several.
     pub succession: Option<Succession>,
     /// The choices that the schemes leave open.
@@ -200,6 +211,7 @@ impl Scenario {
             losses: false,
             flushes: None,
             blackout: None,
+            growth: None,
             succession: None,
             variants: Variants::default(),
             most_events: u64::MAX,
@@ -212,6 +224,7 @@ impl Scenario {
         scenario.draw_patches();
         scenario.draw_outage();
         scenario.draw_succession();
+        scenario.draw_growth();
         scenario
     }
 
@@ -254,6 +267,16 @@ impl Scenario {
         let mut random = Random::seed_from_u64(self.seed ^ 0x5ecc_e551);
         self.quiet_at += 10 * LEASE;
         self.succession = Some(Succession::draw(LEASE, &mut random));
+    }
+
+    /// The array grows while hosts work. It does so later than that if a device is not good then.
+    fn draw_growth(&mut self) {
+        if self.faults != Faults::Growth {
+            return;
+        }
+        let mut random = Random::seed_from_u64(self.seed ^ 0x06f0_3714);
+        let at = random.random_range(START..self.quiet_at);
+        self.growth = Some((at, self.layout.stripes + random.random_range(1..=5)));
     }
 
     /// Two runs in three have writes of less than a block, but for those with caches or an older copy: there they show known
@@ -301,6 +324,7 @@ impl Scenario {
     pub fn setting(&self, trace_lines: usize) -> Setting {
         let mut setting = Setting::new(self.layout, self.scheme, self.hosts);
         setting.places = Places { devices: self.devices, ..setting.places };
+        setting.room = self.growth.map_or(self.layout.stripes, |(_, stripes)| stripes);
         if let Some(succession) = &self.succession {
             setting.places.servers = succession.servers;
             setting.server = Rc::new(|server| server.lease = LEASE);
@@ -412,7 +436,10 @@ impl Scenario {
                 entries.push((until, Fault::Restart(node)));
             }
         }
-        if self.faults == Faults::All && places.servers > 0 && random.random_bool(0.5) {
+        if matches!(self.faults, Faults::All | Faults::Growth)
+            && places.servers > 0
+            && random.random_bool(0.5)
+        {
             let at = random.random_range(START..self.quiet_at);
             let server = places.server(ServerId(0));
             entries.push((at, Fault::Crash { node: server, power_loss: false }));

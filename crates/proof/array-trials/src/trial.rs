@@ -158,6 +158,8 @@ pub struct Trial<'a> {
     /// Operations given to each host, in all its lives.
     issued: BTreeMap<NodeId, u32>,
     timed: BTreeMap<u64, Timed>,
+    /// How many stripes the array has, as far as the history tells.
+    stripes: u64,
     /// A device's medium as it was once.
     old_copy: Option<OldCopy>,
     /// The life of the last host that could read when all was quiet.
@@ -192,6 +194,7 @@ impl<'a> Trial<'a> {
             working: BTreeMap::new(),
             issued: BTreeMap::new(),
             timed: BTreeMap::new(),
+            stripes: scenario.layout.stripes,
             old_copy: None,
             probed: None,
             given_up: BTreeMap::new(),
@@ -360,7 +363,13 @@ impl<'a> Trial<'a> {
                     }
                 }
             }
-            (_, Note::State(state)) => self.caretaker.learn(&state),
+            (_, Note::State(state)) => {
+                self.caretaker.learn(&state);
+                let stripes = self.caretaker.layout().stripes;
+                if std::mem::replace(&mut self.stripes, stripes) != stripes {
+                    self.recorder.note(at, Kind::Grown { stripes });
+                }
+            }
             (_, Note::Suspect(life) | Note::Silent(life)) => self.taken_for_dead(at, life),
             (_, Note::Locks(change)) => self.ask_for_locks(at, change),
             // Its process ends.
@@ -491,7 +500,7 @@ impl<'a> Trial<'a> {
         {
             return self.flush(at, node);
         }
-        let span = self.span();
+        let span = self.span(node);
         if self.random.random_bool(self.scenario.reads) {
             self.read(at, node, span, Asked::Client);
         } else {
@@ -514,8 +523,10 @@ impl<'a> Trial<'a> {
         start..end.max(start + 1)
     }
 
-    fn span(&mut self) -> Span {
-        let layout = &self.scenario.layout;
+    /// A host's clients use as much of the array as the host knows.
+    fn span(&mut self, node: NodeId) -> Span {
+        let host = self.sim.machine(node).and_then(Node::host);
+        let layout = host.map_or(self.scenario.layout, |host| *host.layout());
         let hot = self.random.random_bool(self.scenario.hot);
         let stripe = u64::from(layout.data) * u64::from(layout.unit);
         let start = self.random.random_range(0..if hot { stripe } else { layout.blocks() });
@@ -765,7 +776,8 @@ impl<'a> Trial<'a> {
         let away = self.away();
         let mut suspects = self.suspects(at);
         suspects.extend(self.failing(at));
-        let wanted = away.iter().chain(&suspects).copied();
+        let growth = self.growth(at);
+        let wanted = away.iter().chain(&suspects).chain(&growth).copied();
         due.extend(wanted.filter(|repair| self.caretaker.begins(at, *repair)));
         for repair in due {
             let node = running[self.random.random_range(0..running.len())];
@@ -777,6 +789,7 @@ impl<'a> Trial<'a> {
             && self.asked.is_empty()
             && away.is_empty()
             && suspects.is_empty()
+            && growth.is_none()
             && self.given_up.is_empty()
             && !self.takes_for_dead()
             && self.caretaker.is_idle();
@@ -791,13 +804,20 @@ impl<'a> Trial<'a> {
             return Ok(());
         }
         if quiet {
-            let layout = &self.scenario.layout;
+            let layout = self.caretaker.layout();
             // The checker judges all parity; a scrub shows that hosts find the same.
             let scrubs = if self.repairs() || self.scenario.losses { layout.stripes } else { 0 };
             self.end = End::Sweep((0..scrubs).collect(), (0..layout.blocks()).collect());
             return self.sweep(at);
         }
         Ok(())
+    }
+
+    /// That the array is to grow, until it has.
+    fn growth(&self, at: Nanos) -> Option<Repair> {
+        let (_, stripes) = self.scenario.growth.filter(|(from, _)| *from <= at)?;
+        let now = self.caretaker.state().stripes;
+        (now != stripes).then_some(Repair::Grow(now, stripes))
     }
 
     /// A backup copies a device's medium, whether its process runs or not.
@@ -867,7 +887,7 @@ impl<'a> Trial<'a> {
         if at <= self.scenario.quiet_at {
             return Vec::new();
         }
-        let layout = &self.scenario.layout;
+        let layout = self.caretaker.layout();
         let devices = (0..layout.devices()).map(DeviceId);
         let running = devices
             .filter_map(|device| Some((device, self.sim.running(self.places.device(device))?)));
@@ -880,7 +900,7 @@ impl<'a> Trial<'a> {
 
     /// Media lose a block of each stripe, or of most.
     fn lose(&mut self, at: Nanos) -> Result<(), String> {
-        let layout = self.scenario.layout;
+        let layout = *self.caretaker.layout();
         let mut random = Random::seed_from_u64(self.scenario.seed ^ 0x1057_b10c);
         let mut all = BTreeMap::new();
         for stripe in 0..layout.stripes {
@@ -930,7 +950,7 @@ impl<'a> Trial<'a> {
                 Ok(())
             }
             None => {
-                let layout = &self.scenario.layout;
+                let layout = self.caretaker.layout();
                 self.end =
                     End::Sweep((0..layout.stripes).collect(), (0..layout.blocks()).collect());
                 self.sweep(at)

@@ -154,6 +154,8 @@ impl Device {
         }
         self.record.learn_key(self.config.id);
         let now_is = state.devices.get(own).copied();
+        self.config.layout = self.config.layout.grown(&state);
+        self.suspects.grow(self.config.layout.stripes);
         self.output.push_back(DeviceOutput::State(state));
         if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
             // Hosts continue without this device, and will not cancel their state here.

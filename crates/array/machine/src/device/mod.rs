@@ -294,8 +294,9 @@ pub struct Device {
 
 impl Device {
     /// A device that has just started. Fails if its record makes no sense.
-    pub fn new(config: DeviceConfig, boot: DeviceBoot) -> Result<Self, BootError> {
+    pub fn new(mut config: DeviceConfig, boot: DeviceBoot) -> Result<Self, BootError> {
         let (record, again) = Record::at_start(config.id, &boot)?;
+        config.layout = config.layout.grown(record.state());
         // Reads accepted before the restart may have had timestamps up to this; nothing older may be written now.
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
         let starting = again && config.scheme == Scheme::TimestampOrdering;
@@ -380,6 +381,11 @@ impl Device {
     /// When [`DeviceInput::Tick`] is due; the past if it is overdue.
     pub fn next_timer(&self) -> Option<Time> {
         self.locks.next_timer().into_iter().chain(self.silence).min()
+    }
+
+    /// How the array is laid out by the state that this device has.
+    pub fn layout(&self) -> &Layout {
+        &self.config.layout
     }
 
     /// Which device this is.

@@ -27,7 +27,7 @@ const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 /// [`Condition`] has got variants since, behind the former ones. So this release reads earlier records of this format. An earlier
 /// release refuses a record with such a variant.
 const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
-/// Begins a record of the format with [`ArrayState::locks`].
+/// Begins a record of the format with [`ArrayState::locks`] and [`ArrayState::stripes`].
 const FIFTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc];
 
 /// The state that a device keeps durably beside its blocks.
@@ -121,7 +121,7 @@ fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> 
     Acceptor::resume(state.into(), promised, accepted)
 }
 
-/// A record without [`ArrayState::locks`].
+/// A record without [`ArrayState::locks`] and [`ArrayState::stripes`].
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct FourthRecord {
@@ -159,7 +159,18 @@ impl From<FourthState> for ArrayState {
     fn from(fourth: FourthState) -> ArrayState {
         let FourthState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = fourth;
         let locks = LockService::default();
-        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
+        ArrayState {
+            epoch,
+            since,
+            devices,
+            terms,
+            keys,
+            hosts,
+            newest_host,
+            nodes,
+            locks,
+            stripes: 0,
+        }
     }
 }
 
@@ -202,7 +213,18 @@ impl From<ThirdState> for ArrayState {
         let ThirdState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = third;
         let nodes = nodes.into_iter().map(|(name, hosts)| Node::of_earlier(name, hosts)).collect();
         let locks = LockService::default();
-        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
+        ArrayState {
+            epoch,
+            since,
+            devices,
+            terms,
+            keys,
+            hosts,
+            newest_host,
+            nodes,
+            locks,
+            stripes: 0,
+        }
     }
 }
 
@@ -243,7 +265,18 @@ impl From<SecondState> for ArrayState {
     fn from(second: SecondState) -> ArrayState {
         let SecondState { epoch, since, devices, terms, keys, hosts, newest_host } = second;
         let (nodes, locks) = (Nodes::default(), LockService::default());
-        ArrayState { epoch, since, devices, terms, keys, hosts, newest_host, nodes, locks }
+        ArrayState {
+            epoch,
+            since,
+            devices,
+            terms,
+            keys,
+            hosts,
+            newest_host,
+            nodes,
+            locks,
+            stripes: 0,
+        }
     }
 }
 
@@ -272,7 +305,18 @@ impl From<FirstState> for ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
         let keys = vec![0; terms.len()];
         let (nodes, locks) = (Nodes::default(), LockService::default());
-        ArrayState { epoch, since, devices, terms, keys, hosts: 0, newest_host: 0, nodes, locks }
+        ArrayState {
+            epoch,
+            since,
+            devices,
+            terms,
+            keys,
+            hosts: 0,
+            newest_host: 0,
+            nodes,
+            locks,
+            stripes: 0,
+        }
     }
 }
 
@@ -378,6 +422,10 @@ mod tests {
         let returning = Condition::Returning { done: 3, whole_to: u64::MAX };
         let new = record(vec![returning, Condition::Unfinished]);
         assert_eq!(Record::decode(&new.encode()), Some(new));
+        let state = ArrayState { stripes: 1 << 40, ..ArrayState::new(2) };
+        let boot = DeviceBoot { now: 0, record: None, state, random: 1 };
+        let grown = Record::at_start(DeviceId(0), &boot).unwrap().0;
+        assert_eq!(Record::decode(&grown.encode()), Some(grown));
         // As it was written before: by the variants' numbers.
         let old = record(vec![Condition::Failed, Condition::Rebuilding { done: 7 }]);
         let bytes = postcard::to_allocvec(&old.state().devices).unwrap();

@@ -147,15 +147,16 @@ impl Device {
                 return Err(Answer::Invalid);
             }
         }
+        let since = self.record.state().since;
+        // The array may have grown since then.
+        if epoch > since {
+            return Err(Answer::Behind(since));
+        }
         if !extents.into_iter().flatten().all(|extent| self.is_valid(extent)) {
             return Err(Answer::Invalid);
         }
-        let since = self.record.state().since;
         if epoch < since {
             return Err(Answer::Stale(Box::new(self.record.state().clone())));
-        }
-        if epoch > since {
-            return Err(Answer::Behind(since));
         }
         Ok(())
     }

@@ -92,6 +92,11 @@ impl Suspects {
         }
     }
 
+    /// The array has more stripes.
+    pub(super) fn grow(&mut self, stripes: u64) {
+        self.stripes = stripes;
+    }
+
     /// Something is being written in a region.
     pub(super) fn used(&mut self, now: Time, region: u64) {
         self.used.insert(region, now);

@@ -46,6 +46,7 @@ impl ArrayHost {
             return;
         }
         let fits = state.since == self.state.since;
+        self.config.layout = self.config.layout.grown(&state);
         self.state = state.clone();
         self.output.push_back(HostOutput::State(state));
         self.learn_term();

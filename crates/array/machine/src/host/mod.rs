@@ -300,7 +300,8 @@ impl Clock {
 
 impl ArrayHost {
     /// A host that has not begun with anything.
-    pub fn new(config: HostConfig) -> Self {
+    pub fn new(mut config: HostConfig) -> Self {
+        config.layout = config.layout.grown(&config.state);
         ArrayHost {
             state: config.state.clone(),
             control: control::of(&config),
@@ -381,6 +382,11 @@ impl ArrayHost {
     /// The array's state as far as known.
     pub fn state(&self) -> &ArrayState {
         &self.state
+    }
+
+    /// How the array is laid out by the state that this host knows.
+    pub fn layout(&self) -> &Layout {
+        &self.config.layout
     }
 
     /// The piece of work of a try, as long as the work waits for it.

@@ -222,6 +222,12 @@ impl Left {
 
 impl ArrayHost {
     pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
+        #[cfg(feature = "mutations")]
+        if let Work::Change { change: Change::Grow { stripes, .. } } = work
+            && self.mutated(crate::mutation::Mutation::GrowsUnagreed)
+        {
+            self.config.layout.stripes = stripes;
+        }
         let stage = match self.first_stage(&work) {
             Ok(Some(stage)) => Ok(stage),
             Ok(None) => Err(Ok(HostAnswer::Done)),
@@ -288,9 +294,29 @@ impl ArrayHost {
             Work::Change { change: Change::Rebuilt(device, ..) } if !self.config.durable => {
                 Ok(Some(RepairStage::Flushing(device)))
             }
-            Work::Change { change } => Ok(Some(self.proposing(self.next_repair_job + 1, change))),
+            Work::Change { change } => {
+                if let Change::Grow { stripes, .. } = change {
+                    self.may_have(stripes)?;
+                }
+                Ok(Some(self.proposing(self.next_repair_job + 1, change)))
+            }
             Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => Ok(None),
         }
+    }
+
+    /// Refuses a number of stripes that the array cannot have.
+    fn may_have(&self, stripes: u64) -> Result<(), OpError> {
+        let layout = &self.config.layout;
+        if stripes < layout.stripes || stripes == layout.stripes && self.state.stripes != stripes {
+            let now = layout.stripes;
+            return Err(OpError::State(format!(
+                "the array has {now} stripes: it may have more, and not {stripes}"
+            )));
+        }
+        let wanted = Layout { stripes, ..*layout };
+        wanted
+            .check()
+            .map_err(|why| OpError::State(format!("{stripes} stripes are too many: {why}")))
     }
 
     /// Refuses a survey of anything but a stripe of two devices of which the first one is out.

@@ -512,6 +512,33 @@ fn leaves_something(mut rig: Rig) {
     assert_eq!(*left(repair(&mut rig, Past::Life(life(3)))), []);
 }
 
+/// A device that knows fewer stripes does not call those behind them invalid: it is told the newer state first.
+#[test]
+fn a_device_that_has_not_heard_of_growth_is_told() {
+    let mut rig = Rig::new(Scheme::ZeroOverhead);
+    let layout = *rig.device.layout();
+    let grow = Change::Grow { after: 0, stripes: layout.stripes + 1 };
+    let grown = rig.device.state().changed(grow).unwrap().unwrap();
+    let behind = Extent { start: layout.unit_start(layout.stripes), count: 1 };
+    let mut ask = |seq, epoch, action| {
+        let call = Call { op: OpId { life: life(1), seq }, sibling: 0, step: 1 };
+        let request = Request { call, stamp: Stamp::default(), epoch, action };
+        rig.device.handle(START, DeviceInput::Request { from: life(1), request });
+        let answers = rig.outputs(START).into_iter().filter_map(|output| match output {
+            DeviceOutput::Send { reply, .. } => Some(reply.answer),
+            _ => None,
+        });
+        answers.collect::<Vec<_>>()
+    };
+    assert_eq!(ask(1, Epoch(1), read(behind)), [Answer::Invalid]);
+    assert_eq!(ask(2, grown.since, read(behind)), [Answer::Behind(Epoch(1))]);
+    let install = Action::Install(Box::new(grown.clone()));
+    assert_eq!(ask(3, grown.since, install), [Answer::Done]);
+    assert!(matches!(ask(4, grown.since, read(behind))[..], [Answer::Content(_)]));
+    // A host that knows fewer stripes learns it.
+    assert_eq!(ask(5, Epoch(1), read(B)), [Answer::Stale(Box::new(grown))]);
+}
+
 /// Others have repaired without a device that is out what a dead host has left. When it is rebuilt, nobody repairs it once more.
 #[test]
 fn a_device_that_is_rebuilt_has_no_leftovers_of_before() {

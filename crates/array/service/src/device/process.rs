@@ -92,6 +92,9 @@ pub(super) struct Process {
     anew: bool,
     /// Of the array's state that others were told of last.
     terms: Vec<u64>,
+    /// For how many stripes the medium gets room, and which connections wait for that.
+    growing: Option<(u64, Vec<usize>)>,
+    grown: Mailbox<Result<(), String>>,
     broken: Option<String>,
     /// The errors of the medium that were logged, and when.
     told_errors: (MediumCounts, Option<Instant>),
@@ -145,6 +148,7 @@ impl Process {
         net.listen(address).map_err(|error| ServeError::Listen { address, error })?;
         let answered = Mailbox::new(net.waker());
         let kept = Mailbox::new(net.waker());
+        let grown = Mailbox::new(net.waker());
         let post = answered.clone();
         let disk = Disk::start(store, Box::new(move |token, result| post.post((token, result))))?;
         let identity = serving.identity.clone();
@@ -180,6 +184,8 @@ impl Process {
             unchecked: false,
             anew: false,
             terms,
+            growing: None,
+            grown,
             broken: None,
             told_errors: Default::default(),
             former_errors: MediumCounts::default(),
@@ -189,7 +195,9 @@ impl Process {
     }
 
     pub fn record(&mut self, path: &Path) -> Result<(), HistoryError> {
-        self.history = Some(DeviceHistory::create(path, &self.file, self.me, self.log)?);
+        let mut history = DeviceHistory::create(path, &self.file, self.me, self.log)?;
+        history.grown(self.device.layout().stripes);
+        self.history = Some(history);
         Ok(())
     }
 
@@ -312,6 +320,9 @@ impl Process {
                     self.silent.insert(life, Instant::now() + pause);
                 }
                 DeviceOutput::State(state) => {
+                    if let Some(history) = &mut self.history {
+                        history.grown(self.device.layout().stripes);
+                    }
                     (self.log)(&format!("the array's state: {}", describe(&state)));
                     self.note_terms(&state);
                     let news = Frame::State(state);
@@ -424,6 +435,7 @@ impl Process {
                 }
             }
             (Role::Watcher, Frame::Recover) => self.members.recover(key as u64),
+            (Role::Watcher, Frame::Grow(stripes)) => self.asked_to_grow(key, stripes),
             // One that is cut off from the others knows neither the state nor who is there.
             (Role::Server(_), Frame::Attend(serving)) => {
                 if self.members.may_act() && !self.anew {
@@ -630,6 +642,7 @@ impl Process {
         self.look_at_clocks();
         self.tell_settled();
         self.begin_anew();
+        self.make_room();
         self.begin_service();
         let now = Instant::now();
         self.tell_errors(now);
@@ -813,7 +826,7 @@ impl Process {
     /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
     fn begin_service(&mut self) {
         // Without a record it would begin as a new one again.
-        let begins = self.members.may_act() && self.asked == 0;
+        let begins = self.members.may_act() && self.asked == 0 && self.has_room();
         if self.disk.store().is_in_service() || !begins {
             return;
         }
@@ -841,6 +854,52 @@ impl Process {
                 self.in_service.values_mut().for_each(|in_service| *in_service = true);
             }
             Err(e) => self.broken = Some(format!("writing the superblock failed: {e}")),
+        }
+    }
+
+    /// An operator wants room for so many stripes.
+    fn asked_to_grow(&mut self, key: usize, stripes: u64) {
+        match &mut self.growing {
+            Some((under_way, waiting)) if *under_way == stripes => waiting.push(key),
+            Some((under_way, _)) => {
+                let why = format!("its medium is getting room for {under_way} stripes just now");
+                self.net.say(key, &Frame::Grown(Err(why)));
+            }
+            None => self.grow(stripes, vec![key]),
+        }
+    }
+
+    fn grow(&mut self, stripes: u64, waiting: Vec<usize>) {
+        self.growing = Some((stripes, waiting));
+        let post = self.grown.clone();
+        if let Err(error) = self.disk.grow(stripes, move |result| post.post(result)) {
+            self.grown.post(Err(format!("the system refuses a thread: {error}")));
+        }
+    }
+
+    /// Returns true if the medium has room for all blocks that the array has here. A new medium in the place of a former one
+    /// is as large as the array was when its file was made.
+    fn has_room(&self) -> bool {
+        let layout = self.device.layout();
+        self.me.0 >= layout.devices() || self.disk.store().blocks() >= layout.device_blocks()
+    }
+
+    /// The medium grows with the array.
+    fn make_room(&mut self) {
+        for result in self.grown.take() {
+            let Some((stripes, waiting)) = self.growing.take() else { continue };
+            if let Err(why) = &result {
+                (self.log)(&format!("the medium has no room for {stripes} stripes: {why}"));
+                if !self.has_room() {
+                    self.broken = Some(why.clone());
+                }
+            }
+            for key in waiting {
+                self.net.say(key, &Frame::Grown(result.clone()));
+            }
+        }
+        if self.growing.is_none() && self.broken.is_none() && !self.has_room() {
+            self.grow(self.device.layout().stripes, Vec::new());
         }
     }
 

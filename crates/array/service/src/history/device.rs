@@ -54,6 +54,11 @@ impl DeviceHistory {
         });
     }
 
+    /// The array has so many stripes. Its processes say so before they use them.
+    pub fn grown(&mut self, stripes: u64) {
+        self.history.grown(stripes);
+    }
+
     /// Before the disk is asked, and before anything is sent.
     pub fn flush(&mut self) {
         self.history.flush();

@@ -52,6 +52,12 @@ impl HostHistory {
         Ok(HostHistory { history, layout: file.layout, life, open: BTreeMap::new() })
     }
 
+    /// The array has this layout by a newer state.
+    pub fn grown(&mut self, layout: &Layout) {
+        self.layout = *layout;
+        self.history.grown(layout.stripes);
+    }
+
     /// It is asked for a piece of work.
     pub fn asked(&mut self, ticket: Ticket, work: &Work) {
         let (by, op) = (by(self.life), ticket.0);

@@ -46,6 +46,8 @@ pub enum HistoryError {
 
 /// A history's file. A write error is reported once. It ends the history, not the service.
 struct History {
+    /// How many stripes the array has, as far as the history says.
+    stripes: u64,
     /// None if it has ended.
     writer: Option<Writer<File>>,
     path: PathBuf,
@@ -77,7 +79,16 @@ impl History {
             },
         );
         writer.write(&begin).and_then(|()| writer.flush()).map_err(failed)?;
-        Ok(History { writer: Some(writer), path: path.to_owned(), log })
+        let stripes = file.layout.stripes;
+        Ok(History { stripes, writer: Some(writer), path: path.to_owned(), log })
+    }
+
+    /// The array has so many stripes by the state that this process knows.
+    fn grown(&mut self, stripes: u64) {
+        if stripes > self.stripes {
+            self.stripes = stripes;
+            self.note(Kind::Grown { stripes });
+        }
     }
 
     fn note(&mut self, kind: Kind) {
@@ -186,7 +197,7 @@ mod tests {
         };
         let full = File::options().write(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
-        let mut history = History { writer: Some(Writer::new(full)), path, log };
+        let mut history = History { stripes: 1, writer: Some(Writer::new(full)), path, log };
         for _ in 0..3 {
             history.note(Kind::End {});
             history.flush();

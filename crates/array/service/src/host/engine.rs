@@ -198,6 +198,9 @@ impl HostEngine {
                     self.answered(ticket, result);
                 }
                 HostOutput::State(state) => {
+                    if let Some(history) = &mut self.history {
+                        history.grown(self.host.layout());
+                    }
                     self.status.state = state;
                     self.calls.publish_status(self.status.clone());
                 }

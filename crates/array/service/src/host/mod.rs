@@ -155,6 +155,7 @@ pub enum Repair {
 /// A host of an array. Clones are the same host; it ends with the last of them, or with [`Array::close`].
 #[derive(Clone)]
 pub struct Array {
+    /// As in the array's file.
     layout: Layout,
     /// How many lock servers there are.
     servers: usize,
@@ -311,9 +312,9 @@ impl Array {
         self.life.host.0
     }
 
-    /// How the array is laid out.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    /// How the array is laid out by the newest state that this host knows.
+    pub fn layout(&self) -> Layout {
+        self.layout.grown(&self.status().state)
     }
 
     /// Bytes per block.
@@ -323,7 +324,7 @@ impl Array {
 
     /// The array's length in blocks.
     pub fn blocks(&self) -> u64 {
-        self.layout.blocks()
+        self.layout().blocks()
     }
 
     /// Starts a piece of work. The array's thread calls `done` with the result; `done` must not wait for anything. The call

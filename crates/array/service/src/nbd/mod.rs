@@ -28,6 +28,8 @@ mod tests;
 mod transfer;
 mod wire;
 
+use std::sync::Arc;
+
 use lockify_array::{Span, Work};
 
 use crate::host::{Array, Done};
@@ -52,11 +54,20 @@ pub const BYTES: usize = MAX_REQUEST as usize;
 pub trait Backend: Send + Sync + 'static {
     /// Does a read, write or flush. `done` may be called on any thread, also before this returns, and does not wait.
     fn submit(&self, work: Work, done: Done);
+
+    /// How many blocks there are now, if that may change. A client that connects gets this size.
+    fn blocks(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Backend for Array {
     fn submit(&self, work: Work, done: Done) {
         Array::submit(self, work, done);
+    }
+
+    fn blocks(&self) -> Option<u64> {
+        Some(Array::blocks(self))
     }
 }
 
@@ -93,6 +104,12 @@ impl Export {
             read_only,
             volatile: array.durability == Durability::Flush,
         }
+    }
+
+    /// The export as a new client gets it: the array may have grown.
+    fn now(self: Arc<Export>, backend: &dyn Backend) -> Arc<Export> {
+        let size = backend.blocks().map_or(self.size, |blocks| blocks * u64::from(self.block_size));
+        if size == self.size { self } else { Arc::new(Export { size, ..(*self).clone() }) }
     }
 
     fn is_named(&self, name: &[u8]) -> bool {

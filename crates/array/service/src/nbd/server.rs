@@ -215,6 +215,7 @@ fn welcome(
         let shared = Arc::clone(shared);
         move |error: &OpError| report(&shared, &reports, number, error)
     };
+    let export = export.now(&*backend);
     let served = Served { export, backend, failed: Arc::new(failed) };
     let work = move || {
         if let Err(error) = attend(&stream, &served, guest.shared.keys.as_deref()) {

@@ -113,6 +113,22 @@ impl Disk {
         self.shared.sync.notify_one();
     }
 
+    /// Makes room for so many stripes ([`Store::grow`]), on a thread of its own, which calls `done`. One at a time.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn grow(
+        &mut self,
+        stripes: u64,
+        done: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let shared = self.shared.clone();
+        let work = move || done(shared.store.grow(stripes).map_err(|error| error.to_string()));
+        let thread = std::thread::Builder::new().name("disk-grow".into()).spawn(work)?;
+        self.workers.push(thread);
+        Ok(())
+    }
+
     /// Waits for the operations under way; nothing more is done.
     pub fn settle(&mut self) {
         self.shared.state().stop = true;

@@ -104,6 +104,9 @@ pub enum Why {
         /// Which was asked for.
         wanted: u16,
     },
+    /// More than any medium has room for.
+    #[error("no file can have its part of an array of {0} stripes: ask for fewer")]
+    TooManyStripes(u64),
     /// Made for another layout.
     #[error(
         "it was made for another layout, or sectors of another size, than the array's file has now: give it the file that it was made with"

@@ -23,15 +23,16 @@ mod examine;
 mod slots;
 mod superblock;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use lockify_array::{BadBlock, Block, BlockError, Extent};
+use lockify_array::{BadBlock, Block, BlockError, Extent, Layout};
 use lockify_trust::LockedFile;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
@@ -136,7 +137,8 @@ pub struct Store {
     path: PathBuf,
     file: LockedFile,
     owner: Owner,
-    blocks: u64,
+    /// Grows with the array ([`Store::grow`]).
+    blocks: AtomicU64,
     sector: u32,
     superblock: Mutex<Superblock>,
     /// The sequence number of the record saved last.
@@ -201,7 +203,7 @@ impl Store {
         let file = opened.map_err(refusal("make")).map_err(&at)?;
         let file = lock(file).map_err(&at)?;
         let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
-        let blocks = blocks_of(array, device);
+        let blocks = blocks_of(&array.layout, device);
         let needed = file_size(blocks, array.sector);
         if kind.file_type().is_block_device() {
             let found = length(&file).map_err(system("measure")).map_err(&at)?;
@@ -217,7 +219,8 @@ impl Store {
                 return Err(at(Why::InUse));
             }
             try_access(path, access, array.sector).map_err(&at)?;
-            zero(&file, needed).map_err(system("zero")).map_err(&at)?;
+            let whole = 0..needed.next_multiple_of(SECTOR.into());
+            zero(&file, whole).map_err(system("zero")).map_err(&at)?;
         } else if kind.is_file() {
             if kind.len() > 0 {
                 let found = read_superblock(&file);
@@ -298,14 +301,17 @@ impl Store {
         })?;
         let file = lock(file).map_err(&at)?;
         let found = read_superblock(&file).map_err(&at)?;
-        let blocks = blocks_of(array, device);
+        // The array may have grown since its file was made.
+        let layout =
+            Layout { stripes: found.layout.stripes.max(array.layout.stripes), ..array.layout };
+        let blocks = blocks_of(&layout, device);
         if found.array != array.id {
             return Err(at(Why::OtherArray { found: found.array, wanted: array.id }));
         }
         if found.device != device {
             return Err(at(Why::OtherDevice { found: found.device, wanted: device }));
         }
-        if (found.layout, found.blocks, found.sector) != (array.layout, blocks, array.sector) {
+        if (found.layout, found.blocks, found.sector) != (layout, blocks, array.sector) {
             return Err(at(Why::OtherLayout));
         }
         let length = length(&file).map_err(system("measure")).map_err(&at)?;
@@ -330,7 +336,7 @@ impl Store {
             path: path.to_owned(),
             file,
             owner: Owner { array: array.id, device },
-            blocks,
+            blocks: AtomicU64::new(blocks),
             sector: array.sector,
             superblock: Mutex::new(found),
             record_seq: AtomicU64::new(seq),
@@ -377,7 +383,48 @@ impl Store {
 
     /// How many blocks it has.
     pub fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Relaxed)
+    }
+
+    /// Makes room for an array of so many stripes: more blocks, which read as never written. The room is durable when this
+    /// returns. It takes long where zeros have to be written. Two threads must not call it at once.
+    ///
+    /// # Errors
+    /// There is not enough space, or the medium is too short. The store is as before then.
+    pub fn grow(&self, stripes: u64) -> Result<(), StoreError> {
+        let at = StoreError::at(&self.path);
+        let system = |what| move |error| Why::System { what, error };
+        let made = *self.superblock.lock().unwrap_or_else(|e| e.into_inner());
+        let layout = Layout { stripes, ..made.layout };
+        if layout.check().is_err() {
+            return Err(at(Why::TooManyStripes(stripes)));
+        }
+        let (had, blocks) = (self.blocks(), blocks_of(&layout, made.device));
+        // A file's length is a signed number.
+        if blocks > (i64::MAX as u64 - BLOCKS) / record_size(self.sector) {
+            return Err(at(Why::TooManyStripes(stripes)));
+        }
+        if blocks <= had {
+            return Ok(());
+        }
+        let new = file_size(had, self.sector)..file_size(blocks, self.sector);
+        let kind = self.file.metadata().map_err(system("look at")).map_err(&at)?;
+        if kind.is_file() {
+            lengthen(&self.file, &self.path, &kind, &new).map_err(&at)?;
+        } else {
+            let found = length(&self.file).map_err(system("measure")).map_err(&at)?;
+            if found < new.end {
+                return Err(at(Why::TooSmall { found, needed: new.end }));
+            }
+            zero(&self.file, new).map_err(system("zero")).map_err(&at)?;
+        }
+        self.file.sync_all().map_err(system("sync")).map_err(&at)?;
+        let mut superblock = self.superblock.lock().unwrap_or_else(|e| e.into_inner());
+        let next = Superblock { seq: superblock.seq + 1, layout, blocks, ..*superblock };
+        write_superblock(&self.file, &next).map_err(system("write")).map_err(&at)?;
+        *superblock = next;
+        self.blocks.store(blocks, Relaxed);
+        Ok(())
     }
 
     /// The record that was there when it was opened.
@@ -426,7 +473,7 @@ impl Store {
     }
 
     fn offset(&self, start: u64, count: u64) -> io::Result<u64> {
-        let end = start.checked_add(count).filter(|&end| end <= self.blocks);
+        let end = start.checked_add(count).filter(|&end| end <= self.blocks());
         end.map(|_| file_size(start, self.sector)).ok_or_else(|| {
             io::Error::new(ErrorKind::InvalidInput, "blocks behind the device's end")
         })
@@ -528,9 +575,9 @@ fn keep_file(file: &File, array: &ArrayFile) {
     }
 }
 
-fn blocks_of(array: &ArrayFile, device: u16) -> u64 {
+fn blocks_of(layout: &Layout, device: u16) -> u64 {
     // Witnesses have none.
-    if device < array.layout.devices() { array.layout.device_blocks() } else { 0 }
+    if device < layout.devices() { layout.device_blocks() } else { 0 }
 }
 
 fn flags(access: Access) -> OFlags {
@@ -573,24 +620,44 @@ fn prepare(
     file.set_len(needed).map_err(lengthen)?;
     try_access(path, access, sector)?;
     match space {
-        Space::Allocated { log } => allocate(file, path, needed, log),
+        Space::Allocated { log } => allocate(file, path, &(0..needed), log),
         Space::Sparse => Ok(()),
     }
 }
 
-/// Has all space of a file reserved.
-fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), Why> {
-    let free = free_beside(file);
+/// Makes a file longer by these bytes, which become zeros. It gets its space at once, unless the file has holes already.
+fn lengthen(file: &File, path: &Path, kind: &Metadata, new: &Range<u64>) -> Result<(), Why> {
+    let refused = |error| match is_full(&error) {
+        true => Why::Full { needed: new.end, free: free_beside(file).unwrap_or(0), error },
+        false => Why::System { what: "lengthen", error },
+    };
+    // An attempt that was cut short may have left something behind the end.
+    file.set_len(new.start).and_then(|()| file.set_len(new.end)).map_err(refused)?;
+    // In units of 512 bytes, whatever the file system's blocks are (stat(2)).
+    if kind.blocks().saturating_mul(512) < new.start {
+        return Ok(());
+    }
+    let allocated = allocate(file, path, new, |_| {});
+    if allocated.is_err() {
+        // As it was, for the next attempt.
+        file.set_len(new.start).map_err(refused)?;
+    }
+    allocated
+}
+
+/// Has the space of a part of a file reserved.
+fn allocate(file: &File, path: &Path, part: &Range<u64>, log: fn(&str)) -> Result<(), Why> {
+    let (free, needed) = (free_beside(file), part.end);
     let refused = |error| match is_full(&error) {
         true => Why::Full { needed, free: free.unwrap_or(0), error },
         false => Why::System { what: "allocate", error },
     };
     // A vain attempt would take all that is left for a moment. Others would find the file system full.
-    if free.is_some_and(|free| free < needed) {
+    if free.is_some_and(|free| free < part.end - part.start) {
         return Err(refused(ErrorKind::StorageFull.into()));
     }
     loop {
-        match fallocate(file, FallocateFlags::empty(), 0, needed) {
+        match fallocate(file, FallocateFlags::empty(), part.start, part.end - part.start) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => break,
@@ -601,7 +668,7 @@ fn allocate(file: &File, path: &Path, needed: u64, log: fn(&str)) -> Result<(), 
         "{}: its file system cannot reserve space, so that {needed} bytes of zeros are written: --sparse leaves that out",
         path.display()
     ));
-    write_zeros(file, needed).and_then(|()| file.sync_data()).map_err(refused)
+    write_zeros(file, part.clone()).and_then(|()| file.sync_data()).map_err(refused)
 }
 
 /// How many bytes a file's file system has free, if it says so.
@@ -662,19 +729,18 @@ fn length(file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Makes the first bytes of a block device read as zeros.
-fn zero(file: &File, length: u64) -> io::Result<()> {
-    let length = length.next_multiple_of(SECTOR.into());
-    if fallocate(file, FallocateFlags::ZERO_RANGE, 0, length).is_ok() {
+/// Makes bytes of a block device read as zeros.
+fn zero(file: &File, part: Range<u64>) -> io::Result<()> {
+    if fallocate(file, FallocateFlags::ZERO_RANGE, part.start, part.end - part.start).is_ok() {
         return Ok(());
     }
-    write_zeros(file, length)
+    write_zeros(file, part)
 }
 
-fn write_zeros(file: &File, length: u64) -> io::Result<()> {
+fn write_zeros(file: &File, part: Range<u64>) -> io::Result<()> {
     let zeros = Buffer::new(ZEROS);
-    for offset in (0..length).step_by(ZEROS) {
-        let count = (length - offset).min(ZEROS as u64) as usize;
+    for offset in part.clone().step_by(ZEROS) {
+        let count = (part.end - offset).min(ZEROS as u64) as usize;
         file.write_all_at(&zeros[..count], offset)?;
     }
     Ok(())

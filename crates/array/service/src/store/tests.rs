@@ -127,7 +127,7 @@ fn what_is_not_this_device_is_refused() {
     assert!(matches!(folder.open(&other, 1), Err(Why::OtherArray { .. })));
     assert!(matches!(folder.open(&array(), 0), Err(Why::OtherDevice { found: 1, wanted: 0 })));
     let mut other = array();
-    other.layout.stripes = 24;
+    other.layout.stripes = 26;
     assert!(matches!(folder.open(&other, 1), Err(Why::OtherLayout)));
     let other = ArrayFile { sector: 4096, ..array() };
     assert!(matches!(folder.open(&other, 1), Err(Why::OtherLayout)));
@@ -421,7 +421,7 @@ fn has_space(path: &Path) -> u64 {
 
 #[test]
 fn a_new_file_gets_its_space_at_once_unless_it_is_sparse() {
-    let needed = |array: &ArrayFile| file_size(blocks_of(array, 1), array.sector);
+    let needed = |array: &ArrayFile| file_size(blocks_of(&array.layout, 1), array.sector);
     let said = |what: &str| panic!("this file system reserves space: {what}");
     for (space, all) in [(Space::Allocated { log: said }, true), (Space::Sparse, false)] {
         let folder = Folder::new();
@@ -458,6 +458,52 @@ fn zeros_are_written_where_space_cannot_be_reserved() {
     let folder = Folder::new();
     let file = File::create_new(folder.path()).unwrap();
     file.set_len(3 << 20).unwrap();
-    write_zeros(&file, 3 << 20).unwrap();
+    write_zeros(&file, 0..3 << 20).unwrap();
     assert!(has_space(&folder.path()) >= 3 << 20);
+}
+
+#[test]
+fn a_device_that_has_grown_keeps_its_blocks_and_has_empty_ones_behind_them() {
+    for sector in SECTORS {
+        let (folder, array) = (Folder::new(), ArrayFile { sector, ..array() });
+        let store = folder.create_for(&array);
+        store.write(98, &[block(1), block(2)]).unwrap();
+        assert!(store.write(99, &[block(1), block(2)]).is_err());
+        store.grow(30).unwrap();
+        assert_eq!(store.blocks(), 120);
+        store.write(119, &[block(3)]).unwrap();
+        // It cannot shrink.
+        store.grow(10).unwrap();
+        assert_eq!(store.blocks(), 120);
+        store.sync().unwrap();
+        drop(store);
+        let store = folder.open(&array, 1).unwrap();
+        let read = store.read(Extent { start: 98, count: 22 }).unwrap();
+        let good = |read: &Result<Block, BadBlock>| read.as_ref().unwrap().clone();
+        assert_eq!([good(&read[0]), good(&read[1])], [block(1), block(2)]);
+        assert_eq!(good(&read[21]), block(3));
+        assert!(read[2..21].iter().all(|read| good(read).header == Header::default()));
+        // An attempt that was cut short has left something behind the end.
+        let junk = OpenOptions::new().write(true).open(folder.path()).unwrap();
+        junk.write_all_at(&[7; 4096], file_size(120, sector)).unwrap();
+        store.grow(31).unwrap();
+        let read = store.read(Extent { start: 120, count: 4 }).unwrap();
+        assert!(read.iter().all(|read| good(read).header == Header::default()));
+    }
+}
+
+#[test]
+fn a_device_without_room_stays_as_it_is() {
+    let folder = Folder::new();
+    let space = Space::Allocated { log: |_| {} };
+    let store = Store::create(&folder.path(), &array(), 1, Access::Direct, space).unwrap();
+    let length = std::fs::metadata(folder.path()).unwrap().len();
+    for stripes in [u64::MAX, 1 << 60, 1 << 50] {
+        let why = store.grow(stripes).unwrap_err().why;
+        assert!(matches!(why, Why::TooManyStripes(n) if n == stripes), "{why}");
+    }
+    // 64 PiB.
+    let why = store.grow(1 << 42).unwrap_err().why;
+    assert!(matches!(why, Why::Full { .. }), "{why}");
+    assert_eq!((store.blocks(), std::fs::metadata(folder.path()).unwrap().len()), (100, length));
 }

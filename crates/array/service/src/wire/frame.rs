@@ -134,6 +134,10 @@ pub(crate) enum Frame {
     Recover,
     /// The new era has begun, or the reason why not.
     Recovered(Result<(), String>),
+    /// An operator's request, to a device: its medium is to have room for so many stripes.
+    Grow(u64),
+    /// It has, durably; or the reason why not.
+    Grown(Result<(), String>),
     /// Of a lock server, to a device: it is there, and serves in this term, if it does.
     Attend(Option<u64>),
     /// The answer.

@@ -179,6 +179,11 @@ pub enum Kind {
         #[serde(flatten)]
         by: Life,
     },
+    /// The array has more stripes: devices and hosts have agreed on it. Some process says so before it uses them.
+    Grown {
+        /// How many it has from now on, in all groups together.
+        stripes: u64,
+    },
     /// Something was broken, or repaired.
     Fault {
         /// A description for people.

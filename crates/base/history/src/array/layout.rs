@@ -70,6 +70,13 @@ impl TryFrom<Unchecked> for Layout {
 
     fn try_from(raw: Unchecked) -> Result<Layout, String> {
         let Unchecked { redundancy, data, groups, unit, block_size, stripes, sectors } = raw;
+        Layout { redundancy, data, groups, unit, block_size, stripes, sectors }.checked()
+    }
+}
+
+impl Layout {
+    fn checked(self) -> Result<Layout, String> {
+        let Layout { data, groups, unit, block_size, stripes, sectors, .. } = self;
         let counts = [data.into(), groups.into(), unit, block_size, sectors];
         if stripes == 0 || counts.contains(&0) {
             return Err("nothing of an array's layout can be 0".to_owned());
@@ -80,7 +87,18 @@ impl TryFrom<Unchecked> for Layout {
         if devices > u32::from(u16::MAX) || blocks * u128::from(sectors) > i64::MAX as u128 {
             return Err("the array's layout is too large".to_owned());
         }
-        Ok(Layout { redundancy, data, groups, unit, block_size, stripes, sectors })
+        Ok(self)
+    }
+
+    /// The layout of the array when it has so many stripes. Each stripe stays where it is.
+    ///
+    /// # Errors
+    /// It would have fewer than before, or too many.
+    pub fn with_stripes(self, stripes: u64) -> Result<Layout, String> {
+        if stripes < self.stripes {
+            return Err(format!("the array has {} stripes, and cannot have fewer", self.stripes));
+        }
+        Layout { stripes, ..self }.checked()
     }
 }
 

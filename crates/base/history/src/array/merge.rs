@@ -147,6 +147,7 @@ impl<R: BufRead> Part<R> {
                 Some(
                     Kind::Crash { .. }
                     | Kind::Down { .. }
+                    | Kind::Grown { .. }
                     | Kind::Fault { .. }
                     | Kind::Left { .. }
                     | Kind::End {},

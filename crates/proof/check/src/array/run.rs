@@ -289,6 +289,11 @@ impl Run {
                 self.fenced.entry((*device, *by)).or_insert(line);
                 Ok(())
             }
+            Kind::Grown { stripes } => {
+                // Each process tells it when it learns of it.
+                self.layout = self.layout.with_stripes(self.layout.stripes.max(*stripes))?;
+                Ok(())
+            }
             Kind::Fault { .. } => Ok(()),
             Kind::Dump { device, start, blocks, lost } => {
                 self.dump(*device, *start, blocks, lost, line)

@@ -39,6 +39,9 @@ fn frames() -> Vec<Frame> {
         Frame::Recover,
         Frame::Recovered(Ok(())),
         Frame::Recovered(Err("not now".into())),
+        Frame::Grow(1 << 60),
+        Frame::Grown(Ok(())),
+        Frame::Grown(Err("its medium is too small".into())),
         Frame::Software(Software {
             release: "1.2.3".into(),
             newest: 300,
@@ -265,7 +268,7 @@ fn heads_and_refusals_keep_their_bytes() {
     let mut all = Vec::new();
     encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
     encode(&mut all, &Frame::Refused("no".into()));
-    assert_eq!(all, b"LOCKIFYA\x0d\0\x04\0\0\0\0\x02no");
+    assert_eq!(all, b"LOCKIFYA\x0e\0\x04\0\0\0\0\x02no");
     assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
     assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
     let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
