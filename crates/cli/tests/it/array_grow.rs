@@ -93,7 +93,7 @@ fn a_device_that_is_replaced_afterwards_gets_the_room() {
     wait_for(|| device(&array, 0)["condition"] == "failed");
     // Nobody knows if a device that is gone has room.
     let refused = array.lockify("grow", &["--device-size", "8MiB"]);
-    assert_eq!(code(&refused), 1);
+    assert_eq!(code(&refused), 3);
     assert!(stderr(&refused).contains("device 0 is not good"), "{}", stderr(&refused));
     array.start(0, "new", &["--create"]);
     let replaced = array.lockify("replace", &["--id", "0"]);
