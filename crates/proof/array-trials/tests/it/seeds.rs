@@ -69,6 +69,14 @@ fn another_lock_server_goes_on_with_every_lock() {
     }
 }
 
+#[test]
+fn an_array_grows_in_the_midst_of_faults() {
+    for scheme in CONTROLLED {
+        let summary = clean(scheme, Faults::Growth, 80);
+        assert!(summary.total.repairs > 100, "{summary}");
+    }
+}
+
 /// Writes that wait for older reads, and writes of half a stripe that read the replaced blocks.
 #[test]
 fn variants_of_the_schemes_are_as_clean() {
