@@ -185,6 +185,7 @@ impl Framed for Frame {
             Frame::Refused(text) => Frame::Refused(printable(&text)),
             Frame::Later(text) => Frame::Later(printable(&text)),
             Frame::Recovered(Err(text)) => Frame::Recovered(Err(printable(&text))),
+            Frame::Grown(Err(text)) => Frame::Grown(Err(printable(&text))),
             Frame::Software(software) => {
                 Frame::Software(Software { release: printable(&software.release), ..software })
             }

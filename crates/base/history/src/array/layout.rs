@@ -76,7 +76,7 @@ impl TryFrom<Unchecked> for Layout {
 
 impl Layout {
     fn checked(self) -> Result<Layout, String> {
-        let Layout { data, groups, unit, block_size, stripes, sectors, .. } = self;
+        let Layout { redundancy, data, groups, unit, block_size, stripes, sectors } = self;
         let counts = [data.into(), groups.into(), unit, block_size, sectors];
         if stripes == 0 || counts.contains(&0) {
             return Err("nothing of an array's layout can be 0".to_owned());
