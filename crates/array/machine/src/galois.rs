@@ -87,9 +87,9 @@ mod tests {
     fn slowly(x: Element, y: Element) -> Element {
         let product = (0..8)
             .filter(|bit| y >> bit & 1 == 1)
-            .fold(0_u32, |sum, bit| sum ^ u32::from(x) << bit);
+            .fold(0_u32, |sum, bit| sum ^ (u32::from(x) << bit));
         let rest = (8..15).rev().fold(product, |rest, bit| match rest >> bit & 1 {
-            1 => rest ^ 0x11d << (bit - 8),
+            1 => rest ^ (0x11d << (bit - 8)),
             _ => rest,
         });
         rest as Element

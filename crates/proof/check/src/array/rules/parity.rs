@@ -13,8 +13,8 @@ use crate::array::run::Dumped;
 /// The product of two elements: that of polynomials with one bit for each coefficient, and its rest by 0x11d.
 fn product(a: u8, b: u8) -> u8 {
     let long =
-        (0..8).fold(0_u16, |long, bit| long ^ ((u16::from(a) << bit) * u16::from((b >> bit) & 1)));
-    (8..15).rev().fold(long, |rest, bit| rest ^ ((0x11d << (bit - 8)) * ((rest >> bit) & 1))) as u8
+        (0..8).fold(0_u16, |long, bit| long ^ ((u16::from(a) << bit) * u16::from(b >> bit & 1)));
+    (8..15).rev().fold(long, |rest, bit| rest ^ ((0x11d << (bit - 8)) * (rest >> bit & 1))) as u8
 }
 
 fn power_of_two(exponent: u64) -> u8 {
