@@ -24,7 +24,7 @@ pub const DISKS: [DiskId; 2] = [DATA, RECORD];
 const CHECKSUM: usize = 8;
 /// The largest size of a header in postcard, in bytes. It has five numbers of at most 10, 5, 10, 10 and 4 bytes, a truth value,
 /// and the lost data units in four numbers of at most 10.
-const HEADER: usize = 80;
+const HEADER: usize = 84;
 
 /// Bytes of a sector of the record's disk.
 const RECORD_SECTOR: usize = 512;
@@ -470,7 +470,7 @@ mod tests {
             stamp: Stamp { time: u64::MAX, host: u32::MAX },
             first: u64::MAX - 1,
             last: u64::MAX,
-            skipped: [DeviceId(u16::MAX)].into_iter().collect(),
+            skipped: [DeviceId(u16::MAX), DeviceId(u16::MAX - 1)].into_iter().collect(),
             lost: true,
             lost_data: (0..256).collect(),
         };
