@@ -22,7 +22,7 @@ pub const DISKS: [DiskId; 2] = [DATA, RECORD];
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 8;
-/// The largest size of a header in postcard, in bytes. It has five numbers of at most 10, 5, 10, 10 and 4 bytes, a truth value,
+/// The largest size of a header in postcard, in bytes. It has numbers of at most 10, 5, 10, 10, 4 and 4 bytes, a truth value,
 /// and the lost data units in four numbers of at most 10.
 const HEADER: usize = 84;
 
