@@ -402,7 +402,7 @@ fn each_of_two_parities_fits_by_itself() {
     }
     // A wrong data block fits neither.
     let report = of(&["dump 0 03 80", "dump 1 04 40", "dump 2 03 c0", "dump 3 06 00", "end"]);
-    assert_eq!(rules(&report), ["parity", "parity"], "{report}");
+    assert_eq!((rules(&report), report.violations.len()), (vec!["parity"], 2), "{report}");
 }
 
 #[test]
