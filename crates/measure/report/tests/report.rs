@@ -66,8 +66,8 @@ fn metrics_have_the_names_that_everybody_uses() {
     let names: Vec<&str> = metric::ALL.iter().map(|m| m.name).collect();
     let expect = "creates_per_s ratio_to_one_node round_trips_per_create messages_per_create \
         packets_per_create lock_wait_share latency_us violations resends refusals barrier_waits \
-        locks_per_s ratio_to_bare verbs_per_lock retry_share messages_per_lock ops_per_s messages_per_op delayed_share \
-        mean_latency_ms peak_ops_per_s busy_share checked_ops events_per_s";
+        locks_per_s ratio_to_bare verbs_per_lock retry_share messages_per_lock ops_per_s processor_us_per_op messages_per_op \
+        delayed_share mean_latency_ms peak_ops_per_s busy_share checked_ops events_per_s";
     assert_eq!(names, expect.split_whitespace().collect::<Vec<_>>());
     assert_eq!(metric::Metric::named("latency_us"), Some(metric::LATENCY_US));
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use lockify_array::{Change, DeviceId, HostAnswer, Life, LockChange, OpError, Term, Usage, Work};
@@ -18,6 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a visitor may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A visitor without work leaves after this time: at rest, devices have no other hosts than those of users. Jobs mostly come
+/// several at a time, and share one.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A piece of work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -55,6 +59,8 @@ struct Worker {
     ended: Mailbox<Ended>,
     /// The others have taken this host for dead: it has to begin anew.
     fenced: Arc<AtomicBool>,
+    /// As many references as there are jobs under way, and this one.
+    under_way: Arc<()>,
 }
 
 impl Repairs {
@@ -75,8 +81,13 @@ impl Repairs {
             patience: PATIENCE,
             log,
         };
-        let worker =
-            Worker { file: file.clone(), joining, ended: ended.clone(), fenced: Arc::default() };
+        let worker = Worker {
+            file: file.clone(),
+            joining,
+            ended: ended.clone(),
+            fenced: Arc::default(),
+            under_way: Arc::default(),
+        };
         std::thread::Builder::new().name("repairs".into()).spawn(move || worker.run(&next))?;
         Ok(Repairs { jobs, under_way: BTreeSet::new(), ended, refused: String::new(), log })
     }
@@ -139,7 +150,7 @@ impl Repairs {
 impl Worker {
     fn run(&self, jobs: &Receiver<Job>) {
         let mut array = None;
-        while let Ok(job) = jobs.recv() {
+        while let Some(job) = self.next(jobs, &mut array) {
             if matches!(job, Job::Locks(_)) {
                 self.agree(job);
                 continue;
@@ -156,7 +167,25 @@ impl Worker {
         }
     }
 
-    /// By a visitor of its own, which leaves: a lock server without other work is no host of any device.
+    /// `None` at the end. The visitor leaves while there is nothing to do.
+    fn next(&self, jobs: &Receiver<Job>, array: &mut Option<Array>) -> Option<Job> {
+        while array.is_some() {
+            match jobs.recv_timeout(IDLE) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if Arc::strong_count(&self.under_way) > 1 => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let visitor = array.take();
+                    let leave = move || visitor.iter().for_each(|visitor| visitor.leave(FAREWELL));
+                    // Where there is no thread, it is closed and nobody waits for it.
+                    let _ = std::thread::Builder::new().name("leave".into()).spawn(leave);
+                }
+            }
+        }
+        jobs.recv().ok()
+    }
+
+    /// By a visitor of its own, which leaves at once.
     fn agree(&self, job: Job) {
         let (file, joining, ended) = (self.file.clone(), self.joining.clone(), self.ended.clone());
         let agree = move || {
@@ -180,11 +209,13 @@ impl Worker {
         };
         let open = array.insert(open);
         let (ended, fenced) = (self.ended.clone(), Arc::clone(&self.fenced));
+        let under_way = Arc::clone(&self.under_way);
         let done = move |result: Result<HostAnswer, OpError>| {
             if result == Err(OpError::Fenced) {
                 fenced.store(true, Relaxed);
             }
             ended.post((job, result.map_err(|e| e.to_string())));
+            drop(under_way);
         };
         open.submit(work_of(job), Box::new(done));
         Ok(())
