@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lockify_array::{ArrayState, DeviceId, Layout};
-use lockify_volume::ArrayFile;
+use lockify_volume::{ArrayFile, Report};
 use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
 use lockify_volume::upkeep::{self, Admission, Pace, stripes_of};
@@ -286,12 +286,27 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
             Admission::Waits => {}
         }
         if Instant::now() > end {
-            let unready = || format!("device {} does not become ready: see its log", args.id);
-            return Err(Failure::new(Code::Failed, waits.unwrap_or_else(unready)));
+            let waits = waits.unwrap_or_else(|| unready(&answers, device));
+            return Err(Failure::new(Code::Failed, waits));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     rebuild_device(&array, device, begun, &args.pacing.pace(&file.layout)?)
+}
+
+/// Why a device does not become ready, as far as it says.
+fn unready(answers: &Answers, device: DeviceId) -> String {
+    let report = answers.voters.get(usize::from(device.0)).and_then(|answer| answer.as_ref().ok());
+    let newest = answers.newest().map_or(0, |state| state.epoch.0);
+    let why = match report {
+        Some(Report { waits: Some(why), .. }) => why.clone(),
+        Some(report) if report.state.epoch.0 < newest => {
+            let known = report.state.epoch.0;
+            format!("it knows the array's state of epoch {known} and not the newest, {newest}")
+        }
+        _ => "see its log".into(),
+    };
+    format!("device {} does not become ready: {why}", device.0)
 }
 
 /// The other devices of a device's group that count and are not there, or have nothing.
