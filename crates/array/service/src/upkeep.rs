@@ -317,6 +317,9 @@ pub fn admit(
         Some(Err(why)) => return Ok(Admission::Absent(why.clone())),
         None => return Ok(Admission::Waits),
     };
+    // Nobody tells a device that it is given up, and one whose blocks are not the array's does not ask to be let in.
+    let has_not_heard =
+        |state: &ArrayState| report.state.epoch < state.epoch && report.members.contains(&device.0);
     match (condition, state) {
         (Some(Condition::Good), _) if report.in_service => return Ok(Admission::Good),
         (Some(Condition::Good), Some(state)) => {
@@ -328,7 +331,7 @@ pub fn admit(
         (Some(_), _) if report.in_service => return Ok(Admission::Ready),
         // It learns of it as a voter, and its blocks are the array's from then on.
         // Not before it is one of those who are there, or it is taken for gone again.
-        (Some(Condition::Failed), _) if report.serving => {
+        (Some(Condition::Failed), Some(state)) if report.serving || has_not_heard(state) => {
             array.change(Change::Rebuild(device))?;
             return Ok(Admission::Begun);
         }

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lockify_array::{ArrayState, DeviceId, Layout};
-use lockify_volume::{ArrayFile, Report};
 use lockify_volume::host::{Array, Repair};
 use lockify_volume::status::{Answers, ask};
 use lockify_volume::upkeep::{self, Admission, Pace, stripes_of};
+use lockify_volume::{ArrayFile, Report};
 
 use super::create::parse_size;
 use super::{FAREWELL, PATIENCE, Which, say, stop};
