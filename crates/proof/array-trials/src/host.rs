@@ -316,6 +316,7 @@ impl Node {
         let setting = &self.setting;
         let Role::Device(id) = setting.places.role(cx.id()) else { return };
         let mut config = DeviceConfig::new(id, setting.scheme, setting.layout);
+        config.voters = setting.places.devices;
         (setting.device)(&mut config);
         let state = ArrayState::new(setting.layout.devices());
         // Unique among its starts; a drawn one would change every seed's run.

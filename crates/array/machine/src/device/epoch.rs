@@ -102,8 +102,9 @@ impl Device {
 
     /// A vote: kept before it is given.
     pub(super) fn vote(&mut self, call: Call, ask: Agree, effects: &mut Vec<Effect>) {
-        // A medium that was put back has forgotten votes of later epochs. The others are a majority without it.
-        if self.is_out_of_date() {
+        // A medium that was put back has forgotten votes of later epochs. The others are a majority without it. Two voters have
+        // no majority without it; but each majority has had both, and the other one has forgotten nothing.
+        if self.is_out_of_date() && self.config.voters > 2 {
             return;
         }
         let unsure = !self.is_let_in();

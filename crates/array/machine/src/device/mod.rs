@@ -76,6 +76,8 @@ pub struct DeviceConfig {
     pub id: DeviceId,
     /// How the array is laid out.
     pub layout: Layout,
+    /// How many agree on the array's state: all devices, and witnesses.
+    pub voters: u16,
     /// How hosts keep out of each other's way.
     pub scheme: Scheme,
     /// Writes are answered when they will survive a power loss. Otherwise only a flush makes them durable.
@@ -103,6 +105,7 @@ impl DeviceConfig {
         DeviceConfig {
             id,
             layout,
+            voters: layout.devices(),
             scheme,
             durable: true,
             lease: 4_000 * MS,

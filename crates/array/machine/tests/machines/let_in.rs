@@ -3,7 +3,7 @@
 
 use lockify_array::mutation::Mutation;
 use lockify_array::{
-    ArrayState, DeviceConfig, DeviceId, HostAnswer, HostConfig, Scheme, Span, Work,
+    ArrayState, DeviceConfig, DeviceId, HostAnswer, HostConfig, Layout, Scheme, Span, Work,
 };
 
 use crate::world::{World, life, raid5};
@@ -93,6 +93,29 @@ fn after_an_old_copy(scheme: Scheme, running: bool, mutation: Option<Mutation>) 
     world.run();
     let answer = world.done.pop().expect("it was answered").result;
     (matches!(answer, Ok(HostAnswer::Read { data }) if data == newest), knows)
+}
+
+/// The others are a majority without a medium that was put back. Of two voters none is, so that it has to vote.
+#[test]
+fn an_older_copy_votes_where_no_majority_is_without_it() {
+    let layout = Layout { data: 1, ..raid5() };
+    let state = ArrayState::new(layout.devices());
+    let scheme = Scheme::TimestampOrdering;
+    let host = HostConfig::new(life(0), scheme, layout, state);
+    let device = |id| DeviceConfig::new(DeviceId(id), scheme, layout);
+    let mut world = World::of(vec![host], (0..2).map(device).collect(), 1);
+    world.run();
+    let copy = world.disks[1].clone();
+    world.restart_device(DeviceId(1));
+    world.run();
+    world.disks[1] = copy;
+    world.restart_device(DeviceId(1));
+    world.run();
+    assert!(world.devices[1].is_out_of_date());
+    let fail = world.hosts[0].state().without(DeviceId(1));
+    world.submit(0, Work::Change { change: fail });
+    world.run();
+    assert!(world.hosts[0].state().is_failed(DeviceId(1)));
 }
 
 #[test]

@@ -958,6 +958,7 @@ fn boot(
     random: u64,
 ) -> Result<Device, BootError> {
     let mut config = DeviceConfig::new(me, file.scheme, file.layout);
+    config.voters = u16::try_from(file.voters().count()).unwrap_or(u16::MAX);
     config.durable = file.durability == Durability::Write;
     config.lease = file.timing.lease_ms * 1_000_000;
     config.remember = file.timing.forget_ms * 1_000_000;
