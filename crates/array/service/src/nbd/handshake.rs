@@ -8,8 +8,10 @@ use super::wire::{
 };
 use super::{Export, MAX_REQUEST};
 
-/// An option's data that is kept; longer ones are answered as too big.
-const MAX_OPTION: u32 = 8 * 1024;
+/// The longest name or query that the protocol allows, bytes.
+const MAX_STRING: u32 = 4096;
+/// An option's data that is kept; longer ones are answered as too big. It has room for a name and two queries of any length.
+const MAX_OPTION: u32 = 4 * MAX_STRING;
 /// An option that is not even read to its end.
 const ABSURD_OPTION: u32 = 1024 * 1024;
 /// Options of one client. Real clients send fewer than ten.
@@ -109,6 +111,7 @@ pub(crate) fn negotiate(
             option::LIST => {
                 let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
                 entry.extend(export.name.as_bytes());
+                entry.extend(export.description.as_bytes());
                 stream.write_all(&wire::option_reply(head.option, reply::SERVER, &entry))?;
                 stream.write_all(&wire::option_reply(head.option, reply::ACK, &[]))?;
             }

@@ -1,5 +1,5 @@
-//! Tests with the existing clients: libnbd, QEMU and fio, as Debian has them. They run where `LOCKIFY_TEST_NBD` is set. A
-//! missing client fails there.
+//! Tests with the existing clients: libnbd, nbdkit, QEMU and fio, as Debian has them. They run where `LOCKIFY_TEST_NBD` is
+//! set. A missing client fails there.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,8 +14,8 @@ pub(super) fn wanted() -> bool {
     let wanted = std::env::var_os("LOCKIFY_TEST_NBD").is_some();
     if !wanted {
         eprintln!(
-            "not run: real clients of block devices are not everywhere; apt-get install libnbd-bin fio qemu-utils, and \
-             LOCKIFY_TEST_NBD=1 runs them"
+            "not run: real clients of block devices are not everywhere; apt-get install libnbd-bin python3-libnbd nbdkit fio \
+             qemu-utils, and LOCKIFY_TEST_NBD=1 runs them"
         );
     }
     wanted
@@ -78,6 +78,7 @@ fn nbdinfo_sees_what_the_export_can_do() {
     }
     let list = run("libnbd-bin", "nbdinfo", &["--list", "--json", &running.uri]);
     assert!(list.contains("\"export-name\": \"array\""), "{list}");
+    assert!(list.contains("\"description\": \"a test\""), "{list}");
     assert_eq!(run("libnbd-bin", "nbdinfo", &["--size", &running.uri]).trim(), SIZE.to_string());
     let read_only = Running::of(Export { read_only: true, ..crate::nbd::testing::export(SIZE) });
     run("libnbd-bin", "nbdinfo", &["--is", "read-only", &read_only.uri]);
@@ -171,4 +172,131 @@ fn fio_verifies_what_it_wrote_over_several_connections() {
         assert!(job["read"]["total_ios"].as_u64() > Some(0));
     }
     assert!(running.memory.bytes(0, SIZE as usize).iter().any(|b| *b != 0));
+}
+
+/// The handshake in the client's own order, and requests that libnbd sends only if it is told to.
+const HANDSHAKE: &str = r#"
+import errno, nbd, sys
+
+def fails(number, call, *args):
+    try:
+        call(*args)
+    except nbd.Error as error:
+        assert error.errnum == number, (call, args, error)
+    else:
+        raise AssertionError((call, args))
+
+uri, size = sys.argv[1], int(sys.argv[2])
+socket = uri.split("socket=")[1]
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_unix(socket)
+exports = []
+assert h.opt_list(lambda name, description: exports.append((name, description))) == 1
+assert exports == [("array", "a test")], exports
+for name in ("other", "array ", "n" * 4096):
+    h.set_export_name(name)
+    fails(errno.ENOENT, h.opt_info)
+    fails(errno.ENOENT, h.opt_go)
+h.set_export_name("array")
+for query, found in (("base:", ["base:allocation"]), ("q" * 4000, []), ("base:allocation", ["base:allocation"])):
+    h.clear_meta_contexts()
+    h.add_meta_context(query)
+    contexts = []
+    h.opt_list_meta_context(contexts.append)
+    assert contexts == found, (query, contexts)
+h.add_meta_context("qemu:allocation-depth")
+h.opt_go()
+assert h.can_meta_context("base:allocation") and not h.can_meta_context("qemu:allocation-depth")
+
+def mapped(context, offset, entries, error):
+    extents.append((context, offset, entries))
+extents = []
+h.block_status(size, 0, mapped)
+h.block_status(4096, 512, mapped, nbd.CMD_FLAG_REQ_ONE)
+assert extents == [("base:allocation", 0, [size, 0]), ("base:allocation", 512, [4096, 0])], extents
+
+data = bytes(range(256)) * 8192
+h.pwrite(data, 1000, nbd.CMD_FLAG_FUA)
+assert h.pread(len(data), 1000) == data
+chunks = []
+h.pread_structured(4096, 1001, lambda *chunk: chunks.append(chunk[1:3]), nbd.CMD_FLAG_DF)
+assert chunks == [(1001, nbd.READ_DATA)], chunks
+h.zero(5000, 2000)
+assert h.pread(5002, 1999) == data[999:1000] + bytes(5000) + data[6000:6001]
+h.cache(size, 0)
+
+# The server refuses what a client with manners does not send, and the connection goes on.
+h.set_strict_mode(0)
+buffer = nbd.Buffer(512)
+fails(errno.EINVAL, h.trim, 4096, 0)
+fails(errno.EINVAL, h.pread, 0, 0)
+fails(errno.EINVAL, h.pread, 512, size - 511)
+fails(errno.ENOSPC, h.pwrite, bytes(512), size - 511)
+fails(errno.ENOSPC, h.zero, 4096, size)
+fails(errno.EINVAL, h.pread, 512, 0, nbd.CMD_FLAG_REQ_ONE)
+fails(errno.EINVAL, h.pwrite, bytes((32 << 20) + 1), 0)
+fails(errno.EOPNOTSUPP, h.zero, 4096, 0, nbd.CMD_FLAG_FAST_ZERO)
+assert h.pread(len(data), 1000)[6000:] == data[6000:]
+
+# Another connection sees what this one wrote, and its flush is for both.
+other = nbd.NBD()
+other.connect_uri(uri)
+assert other.can_multi_conn()
+other.flush()
+cookies = [(at, buffer := nbd.Buffer(4096), other.aio_pread(buffer, at)) for at in range(0, 1 << 19, 4096)]
+while other.aio_in_flight():
+    other.poll(-1)
+for at, buffer, cookie in cookies:
+    assert other.aio_command_completed(cookie)
+    assert buffer.to_bytearray() == h.pread(4096, at)
+other.shutdown()
+h.shutdown()
+"#;
+
+#[test]
+fn libnbd_is_answered_in_whatever_order_it_asks() {
+    if !wanted() {
+        return;
+    }
+    let running = Running::of(Export { volatile: true, ..export(SIZE) });
+    let args = ["-c", HANDSHAKE, &running.uri, &SIZE.to_string()];
+    // The distribution's, since it has the distribution's library.
+    run("python3-libnbd", "/usr/bin/python3", &args);
+    assert!(running.memory.flushes() >= 2, "{}", running.memory.flushes());
+}
+
+/// nbdkit is a client that asks for what its filters make of its own client's requests.
+#[test]
+fn nbdkit_passes_an_export_on_through_its_filters() {
+    if !wanted() {
+        return;
+    }
+    // Filters, and their parameters.
+    let filters: [(&[&str], &[&str]); 8] = [
+        (&[], &[]),
+        (&["--filter=blocksize"], &["minblock=64k", "maxdata=256k"]),
+        (&["--filter=cache"], &["cache=writeback"]),
+        (&["--filter=fua"], &["fuamode=force"]),
+        (&["--filter=nozero"], &["zeromode=emulate"]),
+        (&["--filter=readahead"], &[]),
+        (&["--filter=retry"], &["retries=1"]),
+        (&["--filter=swab"], &["swab-bits=16"]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (there, back) = (path("there"), path("back"));
+    let copies = format!("nbdcopy --flush {there} \"$uri\" && nbdcopy \"$uri\" {back}");
+    for (filter, parameters) in filters {
+        let running = Running::of(Export { volatile: true, ..export(SIZE) });
+        let bytes = random_file(Path::new(&there), SIZE);
+        let uri = format!("uri={}", running.uri);
+        let args = [&["-U", "-"], filter, &["nbd", &uri], parameters, &["--run", &copies]].concat();
+        run("nbdkit", "nbdkit", &args);
+        assert!(std::fs::read(&back).unwrap() == bytes, "{filter:?}");
+        assert!(running.memory.flushes() > 0, "{filter:?}");
+        let swapped = filter.contains(&"--filter=swab");
+        let stored = running.memory.bytes(0, SIZE as usize);
+        assert!(swapped != (stored == bytes), "{filter:?}");
+    }
 }

@@ -48,6 +48,11 @@ fn handshakes_that_are_none_end() {
         assert!(rest.len() <= 128 * 64, "{} bytes", rest.len());
         assert_serves(&running);
     }
+    // Nor has a client of the oldest kind another name to try.
+    let mut client = running.stranger();
+    client.get(18);
+    client.put(b"\0\0\0\0IHAVEOPT\0\0\0\x01\0\0\0\x05other");
+    assert!(client.is_over());
     // A long option is skipped, and the next one is understood.
     let mut client = running.stranger();
     client.get(18);
@@ -103,6 +108,17 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
     let (kind, cookie, payload) = client.chunk();
     assert_eq!((kind, cookie), (0x8001, 7));
     assert!(String::from_utf8_lossy(&payload).contains("beyond the end"));
+    assert_serves(&running);
+}
+
+#[test]
+fn requests_behind_a_farewell_are_not_read() {
+    let running = Running::of(export(SIZE));
+    let mut client = running.client(false);
+    client.put(&[head((0, 2), 1, 0, 0), head((0, 2), 2, 0, 0), head(WRITE, 3, 0, 4096)].concat());
+    client.put(&[7; 4096]);
+    assert!(client.is_over());
+    assert_eq!(running.memory.bytes(0, 4096), [0; 4096]);
     assert_serves(&running);
 }
 

@@ -25,7 +25,7 @@ fn options_are_answered_as_the_protocol_says() {
         assert_eq!((option, kind), (unknown, 0x8000_0001));
     }
     client.option(3, &[]);
-    assert_eq!(client.answer(), (3, 2, b"\0\0\0\x05array".to_vec()));
+    assert_eq!(client.answer(), (3, 2, b"\0\0\0\x05arraya test".to_vec()));
     assert_eq!(client.answer(), (3, 1, vec![]));
     client.option(3, b"superfluous");
     assert_eq!(client.answer().1, 0x8000_0003);
@@ -79,6 +79,12 @@ fn old_clients_get_their_zeroes() {
     expected.extend(0b101_0000_1111u16.to_be_bytes());
     expected.resize(134, 0);
     assert_eq!(client.get(134), expected);
+    // So do those that know no other option.
+    let mut oldest = running.stranger();
+    oldest.get(18);
+    oldest.put(&0u32.to_be_bytes());
+    oldest.option(1, b"array");
+    assert_eq!(oldest.get(134), expected);
     client.request(WRITE, 1, 0, 4096);
     client.put(&[7; 4096]);
     assert_eq!(client.reply(), (1, 1));
@@ -177,6 +183,13 @@ fn block_status_is_given_to_clients_that_have_chosen_it() {
         assert_eq!(client.answer(), (9, 4, b"\0\0\0\0base:allocation".to_vec()));
         assert_eq!(client.answer(), (9, 1, vec![]));
     }
+    // Names and queries may be as long as the protocol allows.
+    let (name, query) = ("n".repeat(4096), "q".repeat(4096));
+    client.option(9, &contexts(&name, &[&query]));
+    assert_eq!(client.answer().1, 0x8000_0006);
+    client.option(9, &contexts("", &[&query, "base:allocation"]));
+    assert_eq!(client.answer().1, 4);
+    assert_eq!(client.answer(), (9, 1, vec![]));
     // The last choice counts; to choose, a name has to be whole.
     client.option(10, &contexts("", &["base:"]));
     assert_eq!(client.answer(), (10, 1, vec![]));
