@@ -72,6 +72,11 @@ impl<'a> Channel<'a> {
         self.socket.forever()
     }
 
+    /// Returns true if the client sends no more, or this side does not read any more.
+    pub fn has_ended(&self) -> bool {
+        self.socket.has_ended()
+    }
+
     /// Ends one direction, or both.
     pub fn shutdown(&self, how: Shutdown) {
         self.socket.shutdown(how);

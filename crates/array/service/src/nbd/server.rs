@@ -56,6 +56,7 @@ struct Shared {
     /// Clients prove who they are to these.
     keys: Option<Arc<Keyring>>,
     fenced: AtomicBool,
+    stopping: Arc<AtomicBool>,
     log: fn(&str),
 }
 
@@ -122,6 +123,7 @@ impl Server {
             stopper: Stopper(stops),
             keys,
             fenced: AtomicBool::new(false),
+            stopping: Arc::default(),
             log,
         };
         Ok(Server { listener, export: Arc::new(export), shared: Arc::new(shared), wakes })
@@ -162,6 +164,7 @@ impl Server {
         }
         // Nobody finds the socket any more.
         drop(listener);
+        shared.stopping.store(true, Relaxed);
         let clients = shared.clients();
         clients.streams.values().for_each(|stream| stream.shutdown(Shutdown::Read));
         let (clients, timeout) = shared
@@ -216,7 +219,8 @@ fn welcome(
         move |error: &OpError| report(&shared, &reports, number, error)
     };
     let export = export.now(&*backend);
-    let served = Served { export, backend, failed: Arc::new(failed) };
+    let stopping = Arc::clone(&shared.stopping);
+    let served = Served { export, backend, failed: Arc::new(failed), stopping };
     let work = move || {
         if let Err(error) = attend(&stream, &served, guest.shared.keys.as_deref()) {
             guest.log_end(&error);

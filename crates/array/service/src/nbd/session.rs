@@ -5,6 +5,7 @@
 use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::{Bytes, BytesMut};
@@ -24,6 +25,8 @@ pub(crate) struct Served {
     pub backend: Arc<dyn Backend>,
     /// Is told of every operation that fails.
     pub failed: Arc<dyn Fn(&OpError) + Send + Sync>,
+    /// The server reads no more requests, and finishes those that it has.
+    pub stopping: Arc<AtomicBool>,
 }
 
 /// Serves a client until it leaves. Its requests are then done, or have failed.
@@ -66,12 +69,14 @@ impl Reader<'_> {
                 let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
                 continue;
             }
-            let Served { export, backend, .. } = self.served;
+            let Served { export, backend, stopping, .. } = self.served;
+            let channel = *self.stream.get_ref();
+            let gone = || !stopping.load(Relaxed) && channel.has_ended();
             let permit = budget.take(transfer::bytes(&request, export));
             let mut payload = BytesMut::zeroed(request.payload() as usize);
             self.stream.read_exact(&mut payload)?;
             let with = (&**export, &**backend);
-            transfer::start(request, payload.freeze(), with, (permit, &budget), &self.to);
+            transfer::start(request, payload.freeze(), with, (permit, &budget), (&self.to, &gone));
         }
         Ok(())
     }

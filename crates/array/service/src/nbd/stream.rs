@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::error::ListenError;
 
 /// The words that allow addresses which other machines reach, without TLS.
@@ -157,6 +159,14 @@ impl Stream {
         };
     }
 
+    /// Returns true if the other side sends no more, or this side does not read any more.
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
+        let look = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        look.is_ok() && fds[0].revents().intersects(over)
+    }
+
     fn patience(&self, time: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Unix(stream) => {
@@ -165,6 +175,15 @@ impl Stream {
             Stream::Tcp(stream) => {
                 stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
             }
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
         }
     }
 }
@@ -213,6 +232,11 @@ impl<'a> Until<'a> {
     /// Ends one direction, or both.
     pub fn shutdown(&self, how: Shutdown) {
         self.stream.shutdown(how);
+    }
+
+    /// As [`Stream::has_ended`].
+    pub fn has_ended(&self) -> bool {
+        self.stream.has_ended()
     }
 
     fn prepare(&self) -> io::Result<()> {

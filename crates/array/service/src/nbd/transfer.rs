@@ -141,12 +141,15 @@ fn cut(answer: HostAnswer, from: usize, length: usize) -> HostAnswer {
 
 /// Has a read, write, zeroing or flush done that was checked; what comes of it goes to `to`. Waits while the array has too
 /// much to do.
+///
+/// Zeroes may be of gibibytes. A client that has lost patience asks for them again on another connection. So pieces that are
+/// not begun yet are not done for a client that has `gone`: each attempt would add to the work, and none would end.
 pub(crate) fn start(
     request: Request,
     payload: Bytes,
     (export, backend): (&Export, &dyn Backend),
     (permit, budget): (Permit, &Arc<Budget>),
-    to: &Sender<Finished>,
+    (to, gone): (&Sender<Finished>, &dyn Fn() -> bool),
 ) {
     let pieces = Pieces::of(&request, export);
     let count =
@@ -176,14 +179,21 @@ pub(crate) fn start(
         let (from, length) = ((offset - request.offset) as usize, length as usize);
         let transfer = Arc::clone(&transfer);
         // Some requests have no length that bounds their pieces, so these are counted.
-        let (work, counted) = match request.command {
-            Command::Read => (Work::Read { span }, None),
-            // Nothing is kept, but a stripe that needs a repair has had it before the client reads.
-            Command::Cache => (Work::Read { span }, Some(budget.take(length))),
-            Command::WriteZeroes => {
-                (write(export, offset, zeroes.slice(..length)), Some(budget.take(0)))
-            }
-            _ => (write(export, offset, payload.slice(from..from + length)), None),
+        let counted = match request.command {
+            Command::Cache => Some(budget.take(length)),
+            Command::WriteZeroes => Some(budget.take(0)),
+            _ => None,
+        };
+        if counted.is_some() && number > 0 && gone() {
+            let why = "its client hung up before all of the request was begun";
+            transfer.piece_done(number, Err(OpError::State(why.into())));
+            continue;
+        }
+        let work = match request.command {
+            // For CACHE nothing is kept, but a stripe that needs a repair has had it before the client reads.
+            Command::Read | Command::Cache => Work::Read { span },
+            Command::WriteZeroes => write(export, offset, zeroes.slice(..length)),
+            _ => write(export, offset, payload.slice(from..from + length)),
         };
         let skipped = (offset % u64::from(export.block_size)) as usize;
         let done = move |result: Result<HostAnswer, OpError>| {

@@ -2,6 +2,8 @@
 
 use std::net::Shutdown;
 
+use lockify_array::HostAnswer;
+
 use crate::nbd::testing::{BLOCK, Running, export, head};
 use crate::nbd::{BYTES, CONNECTIONS, MAX_REQUEST, REQUESTS};
 
@@ -161,6 +163,27 @@ fn a_client_that_disappears_mid_write_leaves_whole_operations() {
     assert_eq!(running.memory.bytes(4096, 4096), [0; 4096]);
     running.stop();
     assert_eq!(running.wait(), crate::nbd::Ended::Stopped);
+}
+
+/// Otherwise a client that asks again and again, since it has little patience, has the server do ever more.
+#[test]
+fn what_is_not_begun_is_not_done_for_a_client_that_has_gone() {
+    let running = Running::of(export(200 << 20));
+    let others: Vec<_> = (1..CONNECTIONS).map(|_| running.client(false)).collect();
+    running.memory.hold();
+    let mut client = running.client(false);
+    client.request((0, 6), 1, 0, 200 << 20);
+    let begun = running.memory.held(REQUESTS - 1);
+    drop(client);
+    for (_, done) in begun {
+        done(Ok(HostAnswer::Done));
+    }
+    // Its place is free when its thread has ended.
+    while asks_for_a_place(&running).is_none_or(|(kind, _)| kind != 3) {
+        assert_eq!(running.memory.waiting(), 0, "more was begun");
+    }
+    assert_eq!(running.memory.waiting(), 0, "more was begun");
+    drop(others);
 }
 
 #[test]
