@@ -145,6 +145,18 @@ pub struct Plan {
     pub mutation: Option<crate::mutation::Mutation>,
 }
 
+impl Plan {
+    /// These, by the rules.
+    pub fn new(stripes: Vec<StripePlan>, accesses: Vec<Access>) -> Plan {
+        Plan {
+            stripes,
+            accesses,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}
+
 /// What has to be known of a write beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteRules {

@@ -636,12 +636,7 @@ mod tests {
             hull: 2..4,
             skipped: Skipped::default(),
         };
-        let plan = Plan {
-            accesses,
-            stripes: vec![part.clone()],
-            #[cfg(feature = "mutations")]
-            mutation: None,
-        };
+        let plan = Plan::new(vec![part.clone()], accesses);
         let lost = Units::default().with(0);
         let content = |lost_data: [Units; 4], flaws: &[(u32, Flaw)]| {
             let headers = lost_data.map(|lost_data| Header { lost_data, ..Header::default() });

@@ -185,7 +185,7 @@ impl Pass {
             skipped: Skipped::default(),
             accesses: 0..accesses.len(),
         };
-        Ok(Plan { stripes: vec![part], accesses, ..Plan::default() })
+        Ok(Plan::new(vec![part], accesses))
     }
 
     /// What the pass does where headers do not tell which block is right. A restarted device knows if a write may have been
