@@ -27,12 +27,12 @@
 #include "claim_internal.h"
 #include "claim_trace.h"
 
-static void trace(struct dlm_claim *c, const char *how, int nodeid)
+static void trace(struct dlm_claim *c, enum claim_event event, int nodeid)
 {
 	struct dlm_rsb *r = c->r;
 
 	trace_dlm_claim(r->res_ls->ls_global_id, r->res_name, r->res_length,
-			c->ordinal, how, nodeid);
+			c->ordinal, event, nodeid);
 }
 
 /* Somebody waits for a claim that may still be gathered. */
@@ -59,8 +59,8 @@ static bool may_claim(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	struct dlm_ls *ls = r->res_ls;
 	struct dlm_claims *cs = &ls->ls_claims;
 
-	if (cs->mode == DLM_CLAIM_OFF || !cs->agreed || cs->stopping ||
-	    dlm_no_directory(ls) || dlm_locking_stopped(ls) ||
+	if (READ_ONCE(cs->mode) == DLM_CLAIM_OFF || !READ_ONCE(cs->limit) ||
+	    READ_ONCE(cs->stopping) || dlm_no_directory(ls) || dlm_locking_stopped(ls) ||
 	    claim_user_lock(lkb))
 		return false;
 	/* a resource that this node knows nothing of */
@@ -93,7 +93,7 @@ static struct dlm_claim *make_claim(struct dlm_rsb *r)
 	dlm_hold_rsb(r);
 	r->res_claim = c;
 	c->ordinal = ++cs->made;
-	c->strict = cs->mode == DLM_CLAIM_STRICT;
+	c->strict = READ_ONCE(cs->mode) == DLM_CLAIM_STRICT;
 	if (cs->unsettled >= DLM_CLAIM_CAP) {
 		cs->counters[DLM_CLAIM_CAPPED]++;
 		c->strict = true;
@@ -103,7 +103,7 @@ static struct dlm_claim *make_claim(struct dlm_rsb *r)
 		list_add_tail(&c->open, &cs->open);
 		WRITE_ONCE(cs->unsettled, cs->unsettled + 1);
 	}
-	trace(c, "claim", dir->nodeid);
+	trace(c, CLAIM_IS_MADE, dir->nodeid);
 	claim_gather(cs, dir, c);
 	spin_unlock_bh(&cs->lock);
 	return c;
@@ -128,7 +128,7 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 
 	if (r->res_master_nodeid || rsb_flag(r, RSB_MASTER_UNCERTAIN) ||
 	    (r->res_first_lkid && r->res_first_lkid != lkb->lkb_id) ||
-	    dlm_dir_nodeid(r) == dlm_our_nodeid())
+	    dlm_dir_nodeid(r) == claim_our_nodeid())
 		return -1;
 
 	c = NULL;
@@ -137,13 +137,13 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 		c = make_claim(r);
 	}
 	if (!c) {
-		count(claims_of(r), DLM_CLAIM_LOOKUPS);
+		atomic64_inc(&claims_of(r)->lookups);
 		return -1;
 	}
 	if (c->strict)
 		goto wait;
 
-	r->res_master_nodeid = dlm_our_nodeid();
+	r->res_master_nodeid = claim_our_nodeid();
 	r->res_nodeid = 0;
 	lkb->lkb_nodeid = 0;
 	return 0;
@@ -157,12 +157,12 @@ wait:
  */
 
 /* The resource is locked, and the caller has a reference of its own. */
-static void settle(struct dlm_claim *c, const char *how,
+static void settle(struct dlm_claim *c, enum claim_event event,
 		   enum dlm_claim_counter counter)
 {
 	struct dlm_claims *cs = claims_of(c->r);
 
-	trace(c, how, c->r->res_master_nodeid);
+	trace(c, event, c->r->res_master_nodeid);
 	c->r->res_claim = NULL;
 	spin_lock_bh(&cs->lock);
 	cs->counters[counter]++;
@@ -188,7 +188,7 @@ static void set_rsb_master(struct dlm_rsb *r, int nodeid)
 		r->res_nodeid = -1;
 	} else {
 		r->res_master_nodeid = nodeid;
-		r->res_nodeid = nodeid == dlm_our_nodeid() ? 0 : nodeid;
+		r->res_nodeid = nodeid == claim_our_nodeid() ? 0 : nodeid;
 	}
 }
 
@@ -222,8 +222,8 @@ static void confirm(struct dlm_claim *c)
 {
 	struct dlm_rsb *r = c->r;
 
-	set_rsb_master(r, dlm_our_nodeid());
-	settle(c, "confirmed", DLM_CLAIM_CONFIRMED);
+	set_rsb_master(r, claim_our_nodeid());
+	settle(c, CLAIM_IS_CONFIRMED, DLM_CLAIM_CONFIRMED);
 	unpark_locks(r);
 }
 
@@ -273,12 +273,12 @@ static void refuse(struct dlm_claim *c, int nodeid)
 	struct dlm_rsb *r = c->r;
 	struct dlm_lkb *lkb;
 
-	trace(c, "refused", nodeid);
+	trace(c, CLAIM_IS_REFUSED, nodeid);
 	set_rsb_master(r, nodeid);
 	lkb = list_first_entry_or_null(&r->res_grantqueue, struct dlm_lkb,
 				       lkb_statequeue);
 	if (!lkb) {
-		settle(c, "dropped", DLM_CLAIM_REFUSALS);
+		settle(c, CLAIM_IS_DROPPED, DLM_CLAIM_REFUSALS);
 		unpark_locks(r);
 		return;
 	}
@@ -298,9 +298,9 @@ bool dlm_claim_granted(struct dlm_rsb *r, struct dlm_lkb *lkb, int rv)
 	if (!c || c->lkb != lkb)
 		return false;
 	if (rv)
-		settle(c, "dropped", DLM_CLAIM_DROPPED);
+		settle(c, CLAIM_IS_DROPPED, DLM_CLAIM_DROPPED);
 	else
-		settle(c, "merged", DLM_CLAIM_MERGES);
+		settle(c, CLAIM_IS_MERGED, DLM_CLAIM_MERGES);
 	return !rv;
 }
 
@@ -317,7 +317,7 @@ int dlm_claim_validate_master(struct dlm_rsb *r, int from_nodeid)
 	struct dlm_claim *c = r->res_claim;
 
 	if (!c || c->state != CLAIM_PENDING)
-		return r->res_master_nodeid == dlm_our_nodeid() ? 0 : 1;
+		return r->res_master_nodeid == claim_our_nodeid() ? 0 : 1;
 	if (from_nodeid != dlm_dir_nodeid(r)) {
 		hurry(claims_of(r));
 		return -ENOTBLK;
@@ -386,10 +386,10 @@ void claim_to_lookup(struct dlm_rsb *r, u64 ordinal)
 				       lkb_statequeue);
 	if (lkb) {
 		count(claims_of(r), DLM_CLAIM_RECOVERED);
-		trace(c, "recovery", 0);
+		trace(c, CLAIM_IS_RECOVERED, 0);
 		start_asking(c, lkb);
 	} else {
-		settle(c, "dropped", DLM_CLAIM_DROPPED);
+		settle(c, CLAIM_IS_DROPPED, DLM_CLAIM_DROPPED);
 		lkb = first_parked(r);
 		if (!lkb)
 			return;
@@ -407,7 +407,7 @@ void claim_retry_requests(struct dlm_claims *cs)
 	u64 ordinal;
 
 	/* after a recovery, another master may have to be asked */
-	if (cs->stopping)
+	if (READ_ONCE(cs->stopping))
 		return;
 	if (!dlm_lock_recovery_try(cs->ls)) {
 		spin_lock_bh(&cs->lock);

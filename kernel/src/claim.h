@@ -28,9 +28,10 @@ struct rcom_config;
 #define DLM_MSG_CLAIM_REPLY	33
 
 /* Bits of rcom_config.rf_unused1, which a stock node sends as zero. */
-/* (0x1 and 0x2 told of claims whose names were not packed) */
-#define DLM_CLAIM_CAPABLE	0x00000004	/* this node understands claims */
-#define DLM_CLAIM_AGREED	0x00000008	/* lowest node: all members do */
+/* (0x1 to 0x8 told of claims whose answers did not say what was judged) */
+#define DLM_CLAIM_CAPABLE	0x00000010	/* this node understands claims */
+#define DLM_CLAIM_AGREED	0x00000020	/* lowest node: all members do */
+#define DLM_CLAIM_LIMIT_SHIFT	16		/* claims in a message, at most */
 
 #define DLM_CLAIM_BATCH		256		/* claims in a message */
 #define DLM_CLAIM_BATCH_BYTES	3072		/* packed names in a message */
@@ -71,9 +72,10 @@ struct dlm_claims {
 	struct dlm_ls		*ls;
 	spinlock_t		lock;		/* all below; inside res_lock */
 	enum dlm_claim_mode	mode;
-	bool			agreed;		/* all members are capable */
-	bool			all_capable;	/* what the lowest node tells */
-	bool			told;		/* what the lowest node told */
+	/* claims in a message that all members take, 0: a member takes none */
+	unsigned int		limit;
+	unsigned int		all_limit;	/* what the lowest node tells */
+	unsigned int		told_limit;	/* what the lowest node told */
 	bool			stopping;	/* the lockspace is being released */
 
 	u64			made;		/* ordinal of the last claim */
@@ -90,6 +92,7 @@ struct dlm_claims {
 	struct delayed_work	parked_work;
 	struct delayed_work	overdue_work;	/* answers */
 	struct dentry		*dentry;
+	atomic64_t		lookups;	/* counted without the lock */
 	u64			counters[DLM_CLAIM_COUNTERS];
 };
 
@@ -97,6 +100,7 @@ struct dlm_claims {
 int dlm_claim_init(void);
 void dlm_claim_exit(void);
 void dlm_claim_new_lockspace(struct dlm_ls *ls);
+void dlm_claim_fail_lockspace(struct dlm_ls *ls);
 void dlm_claim_release_lockspace(struct dlm_ls *ls);
 ssize_t dlm_claim_show_mode(struct dlm_ls *ls, char *buf);
 ssize_t dlm_claim_store_mode(struct dlm_ls *ls, const char *buf, size_t len);
@@ -118,7 +122,8 @@ bool dlm_claim_is_message(__le32 type);
 bool dlm_claim_receive(struct dlm_ls *ls, const struct dlm_message *ms);
 
 /* The barrier, for callers that may sleep. */
-void dlm_claim_wait(struct dlm_ls *ls);
+int dlm_claim_wait(struct dlm_ls *ls);
+void dlm_claim_wait_at_exit(struct dlm_ls *ls);
 
 /* In lock.c: the stock entry points, and what only lock.c can do. */
 int dlm_stock_lock(dlm_lockspace_t *lockspace, int mode, struct dlm_lksb *lksb,
@@ -134,7 +139,7 @@ bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
 bool dlm_claim_valid_unlock(u32 flags);
 void dlm_claim_ungrant(struct dlm_rsb *r, struct dlm_lkb *lkb);
 int dlm_claim_request(struct dlm_rsb *r, struct dlm_lkb *lkb);
-int dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid);
+void dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid);
 void dlm_claim_unpark(struct dlm_rsb *r);
 void dlm_claim_before_lookup(struct dlm_rsb *r);
 

@@ -134,18 +134,24 @@ static bool open_for(struct dlm_claims *cs, struct claim_parked *op)
 	return open;
 }
 
-static void sleep_at_barrier(struct dlm_claims *cs, struct claim_parked *op)
+static int sleep_at_barrier(struct dlm_claims *cs, struct claim_parked *op,
+			    bool signals)
 {
 	ktime_t since = ktime_get();
+	int error = 0;
 
 	spin_lock_bh(&cs->lock);
 	cs->counters[DLM_CLAIM_BARRIER_WAITS]++;
 	claim_hurry(cs);
 	spin_unlock_bh(&cs->lock);
-	wait_event(cs->wait, open_for(cs, op));
+	if (signals)
+		error = wait_event_interruptible(cs->wait, open_for(cs, op));
+	else
+		wait_event(cs->wait, open_for(cs, op));
 	spin_lock_bh(&cs->lock);
 	waited(cs, op->lkid, since);
 	spin_unlock_bh(&cs->lock);
+	return error;
 }
 
 /* True if the operation was put aside; if not, it may go on. */
@@ -155,7 +161,7 @@ static bool park(struct dlm_claims *cs, struct claim_parked *op)
 
 	p = kmemdup(op, sizeof(*op), GFP_NOFS);
 	if (!p) {
-		sleep_at_barrier(cs, op);
+		sleep_at_barrier(cs, op, false);
 		return false;
 	}
 	spin_lock_bh(&cs->lock);
@@ -335,19 +341,32 @@ int dlm_unlock(dlm_lockspace_t *lockspace, u32 lkid, u32 flags,
 	return pass_or_park(&op, flags & DLM_LKF_FREED);
 }
 
-/* For locks of user space, whose callers may as well sleep. */
-void dlm_claim_wait(struct dlm_ls *ls)
+static int sleep_until_settled(struct dlm_ls *ls, bool signals)
 {
 	struct dlm_claims *cs = &ls->ls_claims;
 	struct claim_parked op = { };
 
 	if (!READ_ONCE(cs->unsettled))
-		return;
+		return 0;
 	spin_lock_bh(&cs->lock);
 	op.before = cs->made + 1;
 	spin_unlock_bh(&cs->lock);
-	if (!open_for(cs, &op))
-		sleep_at_barrier(cs, &op);
+	return open_for(cs, &op) ? 0 : sleep_at_barrier(cs, &op, signals);
+}
+
+/*
+ * For locks of user space, whose callers may as well sleep. A signal ends the
+ * wait: nothing has been done by then, as the error says.
+ */
+int dlm_claim_wait(struct dlm_ls *ls)
+{
+	return sleep_until_settled(ls, true);
+}
+
+/* All locks of a process go, and nobody is there to be told of an error. */
+void dlm_claim_wait_at_exit(struct dlm_ls *ls)
+{
+	sleep_until_settled(ls, false);
 }
 
 /* The lockspace is stopping: their locks go with it. */

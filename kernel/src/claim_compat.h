@@ -34,4 +34,23 @@ static inline bool claim_user_lock(const struct dlm_lkb *lkb)
 }
 #endif
 
+#ifdef DLM_RELEASE_RECOVER	/* 7.2 */
+#define CLAIM_WQ_FLAGS WQ_PERCPU
+
+static inline void claim_timer_setup(struct hrtimer *timer,
+				     enum hrtimer_restart (*fn)(struct hrtimer *))
+{
+	hrtimer_setup(timer, fn, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+}
+#else				/* 6.1, 6.12 */
+#define CLAIM_WQ_FLAGS 0
+
+static inline void claim_timer_setup(struct hrtimer *timer,
+				     enum hrtimer_restart (*fn)(struct hrtimer *))
+{
+	hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+	timer->function = fn;
+}
+#endif
+
 #endif

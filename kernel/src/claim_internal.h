@@ -19,6 +19,16 @@ enum claim_state {
 	CLAIM_UNASKED,		/* as before, but it could not be sent */
 };
 
+/* What becomes of a claim, in the trace. */
+enum claim_event {
+	CLAIM_IS_MADE,
+	CLAIM_IS_CONFIRMED,
+	CLAIM_IS_REFUSED,
+	CLAIM_IS_MERGED,
+	CLAIM_IS_DROPPED,
+	CLAIM_IS_RECOVERED,
+};
+
 struct dlm_claim {
 	struct list_head	link;	/* gathered or sent, or to be retried */
 	struct list_head	open;	/* dlm_claims.open, unless strict */
@@ -57,6 +67,7 @@ struct claim_reply {
 	struct list_head	list;
 	int			nodeid;
 	__le32			seq;
+	unsigned int		judged;
 	unsigned int		count;
 	struct claim_refusal	refused[DLM_CLAIM_BATCH];
 };
@@ -80,6 +91,16 @@ struct claim_parked {
 	void			(*ast)(void *astarg);
 	void			(*bast)(void *astarg, int mode);
 };
+
+/* A KUnit test has no cluster. */
+static inline int claim_our_nodeid(void)
+{
+#if IS_ENABLED(CONFIG_DLM_CLAIM_KUNIT_TEST)
+	if (current->kunit_test)
+		return 1;
+#endif
+	return dlm_our_nodeid();
+}
 
 static inline struct dlm_claims *claims_of(struct dlm_rsb *r)
 {

@@ -48,9 +48,9 @@ int dlm_claim_request(struct dlm_rsb *r, struct dlm_lkb *lkb)
 }
 
 /* As if a lookup had been sent: recovery sends it again. */
-int dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid)
+void dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid)
 {
-	return add_to_waiters(lkb, DLM_MSG_LOOKUP, nodeid);
+	add_to_waiters(lkb, DLM_MSG_LOOKUP, nodeid);
 }
 
 void dlm_claim_unpark(struct dlm_rsb *r)

@@ -8,7 +8,9 @@
 
 /*
  * Messages. Those of claims have m_lkid = the batch's number and m_result = the
- * number of entries. m_extra has packed names or struct claim_refusal.
+ * number of entries. m_extra has packed names or struct claim_refusal. An
+ * answer says in m_remid how many claims were judged. The claimer takes no
+ * other for confirmed.
  *
  * A packed name is its length, a bit for each byte, and the bytes that differ
  * from the name before it in the message. The bits of these bytes are set.
@@ -80,7 +82,7 @@ static struct dlm_mhandle *new_message(struct dlm_ls *ls, int nodeid, int type,
 	ms->m_header.h_version = cpu_to_le32(DLM_HEADER_MAJOR |
 					     DLM_HEADER_MINOR);
 	ms->m_header.u.h_lockspace = cpu_to_le32(ls->ls_global_id);
-	ms->m_header.h_nodeid = cpu_to_le32(dlm_our_nodeid());
+	ms->m_header.h_nodeid = cpu_to_le32(claim_our_nodeid());
 	ms->m_header.h_length = cpu_to_le16(sizeof(*ms) + len);
 	ms->m_header.h_cmd = DLM_MSG;
 	ms->m_type = cpu_to_le32(type);
@@ -119,7 +121,7 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 	u8 *p;
 
 	list_for_each_entry(c, &dir->gathered, link) {
-		if (entries == DLM_CLAIM_BATCH)
+		if (entries == cs->limit)
 			break;
 		size = pack_name(NULL, last, c->r->res_name, c->r->res_length);
 		if (len + size > DLM_CLAIM_BATCH_BYTES)
@@ -141,7 +143,7 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 	dir->gathered_since = ktime_get();
 	cs->counters[DLM_CLAIM_BATCHES]++;
 	trace_dlm_claim_batch(cs->ls->ls_global_id, dir->nodeid, dir->seq,
-			      entries, "sent");
+			      entries, false);
 
 	p = ms->m_extra;
 	len = 0;
@@ -161,7 +163,7 @@ static bool send_batch(struct dlm_claims *cs, struct claim_dir *dir)
 }
 
 /* One batch is out to a node; the next gathers meanwhile, unless it hurries. */
-static bool batch_due(struct claim_dir *dir)
+static bool batch_due(struct dlm_claims *cs, struct claim_dir *dir)
 {
 	if (!dir->gathered_count)
 		return false;
@@ -169,7 +171,7 @@ static bool batch_due(struct claim_dir *dir)
 		return true;
 	if (dir->outstanding)
 		return false;
-	return dir->gathered_count >= DLM_CLAIM_BATCH ||
+	return dir->gathered_count >= cs->limit ||
 	       ktime_us_delta(ktime_get(), dir->gathered_since) >= claim_batch_us;
 }
 
@@ -178,11 +180,11 @@ static void send_batches(struct dlm_claims *cs)
 	struct claim_dir *dir;
 
 	/* a recovery takes what is gathered */
-	if (dlm_locking_stopped(cs->ls))
+	if (dlm_locking_stopped(cs->ls) || !cs->limit)
 		return;
 
 	list_for_each_entry(dir, &cs->dirs, list) {
-		while (batch_due(dir)) {
+		while (batch_due(cs, dir)) {
 			if (!send_batch(cs, dir)) {
 				claim_start_timer(cs);
 				break;
@@ -240,7 +242,7 @@ void claim_gather(struct dlm_claims *cs, struct claim_dir *dir,
 		dir->gathered_since = ktime_get();
 	if (c->strict)
 		dir->hurry = true;
-	if (c->strict || dir->gathered_count >= DLM_CLAIM_BATCH)
+	if (c->strict || dir->gathered_count >= cs->limit)
 		send_batches(cs);
 	else if (!dir->outstanding)
 		claim_start_timer(cs);
@@ -261,6 +263,7 @@ static bool send_reply(struct dlm_ls *ls, struct claim_reply *reply)
 			 reply->seq, reply->count, &ms);
 	if (!mh)
 		return false;
+	ms->m_remid = cpu_to_le32(reply->judged);
 	memcpy(ms->m_extra, reply->refused, len);
 	dlm_midcomms_commit_mhandle(mh, NULL, 0);
 	return true;
@@ -288,7 +291,7 @@ static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
 	for (i = 0; i < entries && i < DLM_CLAIM_BATCH; i++) {
 		p = unpack_name(p, end, name, &len);
 		if (!p) {
-			log_error(ls, "malformed claims from node %d", from);
+			log_limit(ls, "malformed claims from node %d: it looks them up", from);
 			break;
 		}
 		if (dlm_master_lookup(ls, from, (char *)name, len, 0, &master,
@@ -300,8 +303,9 @@ static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
 				cpu_to_le32(master);
 		}
 	}
+	reply->judged = i;
 	trace_dlm_claim_batch(ls->ls_global_id, from, le32_to_cpu(ms->m_lkid),
-			      i, "answered");
+			      i, true);
 
 	spin_lock_bh(&cs->lock);
 	cs->counters[DLM_CLAIM_ANSWERED] += i;
@@ -316,28 +320,57 @@ static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
 	spin_unlock_bh(&cs->lock);
 }
 
+/* The refusals are of claims that were judged, and in their order. */
+static bool well_formed(const struct dlm_message *ms)
+{
+	const struct claim_refusal *refused = (const void *)ms->m_extra;
+	u32 i, index, next = 0, count = le32_to_cpu(ms->m_result);
+
+	if (count > payload(ms) / sizeof(*refused))
+		return false;
+	for (i = 0; i < count; i++) {
+		index = le32_to_cpu(refused[i].index);
+		if (index < next || index >= le32_to_cpu(ms->m_remid))
+			return false;
+		next = index + 1;
+	}
+	return true;
+}
+
+/* 0 (nobody else), a master, or -1. Asked for in the order of claims. */
+static int told_master(const struct claim_refusal **refused, unsigned int *count,
+		       unsigned int index)
+{
+	int nodeid;
+
+	while (*count && le32_to_cpu((*refused)->index) < index) {
+		++*refused;
+		--*count;
+	}
+	if (!*count || le32_to_cpu((*refused)->index) != index)
+		return 0;
+	nodeid = le32_to_cpu((*refused)->nodeid);
+	return nodeid > 0 ? nodeid : -1;
+}
+
 static void receive_claim_reply(struct dlm_ls *ls, const struct dlm_message *ms)
 {
 	const struct claim_refusal *refused = (const void *)ms->m_extra;
-	unsigned int i, index, count = le32_to_cpu(ms->m_result);
+	unsigned int index, count = le32_to_cpu(ms->m_result);
+	unsigned int judged = le32_to_cpu(ms->m_remid);
 	u32 seq = le32_to_cpu(ms->m_lkid);
 	int from = le32_to_cpu(ms->m_header.h_nodeid);
 	struct dlm_claims *cs = &ls->ls_claims;
-	int masters[DLM_CLAIM_BATCH] = { 0 };
 	struct dlm_claim *c, *next;
 	struct claim_dir *dir;
 	LIST_HEAD(answered);
 	struct dlm_rsb *r;
 	u64 ordinal;
 
-	if (count > DLM_CLAIM_BATCH || payload(ms) < count * sizeof(*refused)) {
-		log_error(ls, "malformed answer to claims from node %d", from);
-		return;
-	}
-	for (i = 0; i < count; i++) {
-		index = le32_to_cpu(refused[i].index);
-		if (index < DLM_CLAIM_BATCH)
-			masters[index] = le32_to_cpu(refused[i].nodeid);
+	if (!well_formed(ms)) {
+		log_limit(ls, "malformed answer to claims from node %d: they are looked up",
+			  from);
+		judged = 0;
 	}
 
 	spin_lock_bh(&cs->lock);
@@ -354,7 +387,10 @@ static void receive_claim_reply(struct dlm_ls *ls, const struct dlm_message *ms)
 		return;
 	}
 	dir->outstanding--;
+	/* in the order of batches, and mostly the first */
 	list_for_each_entry_safe(c, next, &dir->sent, link) {
+		if ((s32)(c->seq - seq) > 0)
+			break;
 		if (c->seq == seq)
 			list_move_tail(&c->link, &answered);
 	}
@@ -362,7 +398,8 @@ static void receive_claim_reply(struct dlm_ls *ls, const struct dlm_message *ms)
 	spin_unlock_bh(&cs->lock);
 
 	while ((r = claim_pop(cs, &answered, &ordinal, &index))) {
-		claim_answered(r, ordinal, masters[index]);
+		claim_answered(r, ordinal, index >= judged ? -1 :
+			       told_master(&refused, &count, index));
 		claim_release(r);
 	}
 }
@@ -499,3 +536,7 @@ void claim_take_unanswered(struct dlm_claims *cs, struct list_head *list)
 		kfree(reply);
 	}
 }
+
+#if IS_ENABLED(CONFIG_DLM_CLAIM_KUNIT_TEST)
+#include "claim_test.c"
+#endif

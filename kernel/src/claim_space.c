@@ -24,12 +24,33 @@ static const char * const counter_names[DLM_CLAIM_COUNTERS] = {
 
 struct workqueue_struct *claim_wq;
 
+static int set_batch_us(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 10, USEC_PER_SEC);
+}
+
+static const struct kernel_param_ops batch_us_ops = {
+	.set = set_batch_us,
+	.get = param_get_uint,
+};
+
+/* Without a lower bound, a timer or a work would run without a pause. */
+static int set_resend_ms(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 100, 3600 * MSEC_PER_SEC);
+}
+
+static const struct kernel_param_ops resend_ms_ops = {
+	.set = set_resend_ms,
+	.get = param_get_uint,
+};
+
 unsigned int claim_batch_us = DLM_CLAIM_BATCH_US;
-module_param(claim_batch_us, uint, 0644);
+module_param_cb(claim_batch_us, &batch_us_ops, &claim_batch_us, 0644);
 MODULE_PARM_DESC(claim_batch_us, "Age at which a batch of claims is sent, in microseconds");
 
 unsigned int claim_resend_ms = DLM_CLAIM_RESEND_MS;
-module_param(claim_resend_ms, uint, 0644);
+module_param_cb(claim_resend_ms, &resend_ms_ops, &claim_resend_ms, 0644);
 MODULE_PARM_DESC(claim_resend_ms, "Age at which unanswered claims are sent again, in milliseconds");
 
 /*
@@ -49,9 +70,9 @@ void dlm_claim_recover(struct dlm_ls *ls)
 	u64 ordinal;
 
 	spin_lock_bh(&cs->lock);
-	cs->agreed = false;
-	cs->all_capable = false;
-	cs->told = false;
+	WRITE_ONCE(cs->limit, 0);
+	WRITE_ONCE(cs->all_limit, 0);
+	cs->told_limit = 0;
 	claim_take_unanswered(cs, &again);
 	spin_unlock_bh(&cs->lock);
 
@@ -62,52 +83,59 @@ void dlm_claim_recover(struct dlm_ls *ls)
 }
 
 /*
- * Agreement. Every node says in its status that it is capable. The lowest
- * polls all, and says before it lets the others go on whether all are; they
- * all ask it. With a member that is not, there are no claims.
+ * Agreement. Every node says in its status that it is capable, and how many
+ * claims it takes in a message. The lowest polls all, and says before it lets
+ * the others go on whether all are, and the lowest number; they all ask it.
+ * With a member that is not, there are no claims.
  */
 
 void dlm_claim_tell(struct dlm_ls *ls, struct rcom_config *rf)
 {
+	unsigned int limit = READ_ONCE(ls->ls_claims.all_limit);
 	u32 bits = DLM_CLAIM_CAPABLE;
 
-	if (READ_ONCE(ls->ls_claims.all_capable))
+	if (limit)
 		bits |= DLM_CLAIM_AGREED;
-	rf->rf_unused1 = cpu_to_le32(bits);
+	else
+		limit = DLM_CLAIM_BATCH;
+	rf->rf_unused1 = cpu_to_le32(bits | limit << DLM_CLAIM_LIMIT_SHIFT);
 }
 
 void dlm_claim_told(struct dlm_ls *ls, const struct rcom_config *rf, int nodeid)
 {
 	u32 bits = le32_to_cpu(rf->rf_unused1);
+	unsigned int limit = bits >> DLM_CLAIM_LIMIT_SHIFT;
 	struct dlm_member *memb;
 
 	list_for_each_entry(memb, &ls->ls_nodes, list) {
 		if (memb->nodeid == nodeid)
-			memb->claim_capable = bits & DLM_CLAIM_CAPABLE;
+			memb->claim_limit = bits & DLM_CLAIM_CAPABLE ? limit : 0;
 	}
 	if (nodeid == ls->ls_low_nodeid)
-		ls->ls_claims.told = bits & DLM_CLAIM_AGREED;
+		ls->ls_claims.told_limit = bits & DLM_CLAIM_AGREED ? limit : 0;
 }
 
 void dlm_claim_members_polled(struct dlm_ls *ls)
 {
+	unsigned int limit = DLM_CLAIM_BATCH;
 	struct dlm_member *memb;
-	bool all = true;
 
 	list_for_each_entry(memb, &ls->ls_nodes, list) {
-		if (memb->nodeid != dlm_our_nodeid() && !memb->claim_capable)
-			all = false;
+		if (memb->nodeid != claim_our_nodeid())
+			limit = min(limit, memb->claim_limit);
 	}
-	WRITE_ONCE(ls->ls_claims.all_capable, all);
+	WRITE_ONCE(ls->ls_claims.all_limit, limit);
 }
 
 void dlm_claim_recovered(struct dlm_ls *ls)
 {
 	struct dlm_claims *cs = &ls->ls_claims;
+	unsigned int limit = cs->told_limit;
 
-	cs->agreed = ls->ls_low_nodeid == dlm_our_nodeid() ? cs->all_capable :
-							     cs->told;
-	if (!cs->agreed)
+	if (ls->ls_low_nodeid == claim_our_nodeid())
+		limit = cs->all_limit;
+	WRITE_ONCE(cs->limit, min_t(unsigned int, limit, DLM_CLAIM_BATCH));
+	if (!limit)
 		log_rinfo(ls, "not all members know claims: locks are looked up");
 }
 
@@ -117,7 +145,7 @@ void dlm_claim_recovered(struct dlm_ls *ls)
 
 ssize_t dlm_claim_show_mode(struct dlm_ls *ls, char *buf)
 {
-	return sysfs_emit(buf, "%s\n", mode_names[ls->ls_claims.mode]);
+	return sysfs_emit(buf, "%s\n", mode_names[READ_ONCE(ls->ls_claims.mode)]);
 }
 
 /* Claims that are under way end as they would have. */
@@ -140,6 +168,7 @@ static int counters_show(struct seq_file *file, void *unused)
 	int i;
 
 	spin_lock_bh(&cs->lock);
+	cs->counters[DLM_CLAIM_LOOKUPS] = atomic64_read(&cs->lookups);
 	list_for_each_entry(p, &cs->parked, list)
 		parked++;
 	for (i = 0; i < DLM_CLAIM_COUNTERS; i++)
@@ -147,7 +176,7 @@ static int counters_show(struct seq_file *file, void *unused)
 			   cs->counters[i]);
 	seq_printf(file, "pending %u\n", cs->unsettled);
 	seq_printf(file, "parked %u\n", parked);
-	seq_printf(file, "agreed %d\n", cs->agreed);
+	seq_printf(file, "agreed %d\n", cs->limit != 0);
 	spin_unlock_bh(&cs->lock);
 	return 0;
 }
@@ -186,8 +215,7 @@ void dlm_claim_new_lockspace(struct dlm_ls *ls)
 	INIT_WORK(&cs->send_work, claim_send_work);
 	INIT_DELAYED_WORK(&cs->parked_work, claim_parked_work);
 	INIT_DELAYED_WORK(&cs->overdue_work, claim_overdue_work);
-	hrtimer_init(&cs->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
-	cs->timer.function = claim_timer;
+	claim_timer_setup(&cs->timer, claim_timer);
 }
 
 static void free_claims(struct list_head *link)
@@ -217,7 +245,7 @@ void dlm_claim_release_lockspace(struct dlm_ls *ls)
 
 	spin_lock_bh(&cs->lock);
 	first = !cs->stopping;
-	cs->stopping = true;
+	WRITE_ONCE(cs->stopping, true);
 	spin_unlock_bh(&cs->lock);
 	hrtimer_cancel(&cs->timer);
 	cancel_work_sync(&cs->send_work);
@@ -244,9 +272,17 @@ void dlm_claim_release_lockspace(struct dlm_ls *ls)
 		kfree(reply);
 }
 
+/* It did not come into being, but others may have asked it for something. */
+void dlm_claim_fail_lockspace(struct dlm_ls *ls)
+{
+	dlm_claim_release_lockspace(ls);
+	dlm_claim_release_lockspace(ls);
+}
+
 int dlm_claim_init(void)
 {
-	claim_wq = alloc_workqueue("dlm_claim", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	claim_wq = alloc_workqueue("dlm_claim", WQ_MEM_RECLAIM | WQ_HIGHPRI |
+						CLAIM_WQ_FLAGS, 0);
 	return claim_wq ? 0 : -ENOMEM;
 }
 

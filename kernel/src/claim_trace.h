@@ -7,16 +7,31 @@
 
 #include <linux/tracepoint.h>
 
-/* What becomes of a claim; how is one of the words in claim.c. */
+TRACE_DEFINE_ENUM(CLAIM_IS_MADE);
+TRACE_DEFINE_ENUM(CLAIM_IS_CONFIRMED);
+TRACE_DEFINE_ENUM(CLAIM_IS_REFUSED);
+TRACE_DEFINE_ENUM(CLAIM_IS_MERGED);
+TRACE_DEFINE_ENUM(CLAIM_IS_DROPPED);
+TRACE_DEFINE_ENUM(CLAIM_IS_RECOVERED);
+
+#define show_claim_event(event) __print_symbolic(event, \
+	{ CLAIM_IS_MADE, "claim" }, \
+	{ CLAIM_IS_CONFIRMED, "confirmed" }, \
+	{ CLAIM_IS_REFUSED, "refused" }, \
+	{ CLAIM_IS_MERGED, "merged" }, \
+	{ CLAIM_IS_DROPPED, "dropped" }, \
+	{ CLAIM_IS_RECOVERED, "recovery" })
+
+/* What becomes of a claim. */
 TRACE_EVENT(dlm_claim,
 	TP_PROTO(u32 ls_id, const char *name, int len, u64 ordinal,
-		 const char *how, int nodeid),
+		 enum claim_event how, int nodeid),
 	TP_ARGS(ls_id, name, len, ordinal, how, nodeid),
 	TP_STRUCT__entry(
 		__field(u32, ls_id)
 		__field(u64, ordinal)
 		__field(int, nodeid)
-		__field(const char *, how)
+		__field(int, how)
 		__dynamic_array(unsigned char, name, len)
 	),
 	TP_fast_assign(
@@ -27,32 +42,33 @@ TRACE_EVENT(dlm_claim,
 		memcpy(__get_dynamic_array(name), name, len);
 	),
 	TP_printk("ls_id=%u ordinal=%llu how=%s nodeid=%d res_name=%s",
-		  __entry->ls_id, __entry->ordinal, __entry->how,
-		  __entry->nodeid,
+		  __entry->ls_id, __entry->ordinal,
+		  show_claim_event(__entry->how), __entry->nodeid,
 		  __print_hex_str(__get_dynamic_array(name),
 				  __get_dynamic_array_len(name)))
 );
 
 TRACE_EVENT(dlm_claim_batch,
 	TP_PROTO(u32 ls_id, int nodeid, u32 seq, unsigned int claims,
-		 const char *how),
-	TP_ARGS(ls_id, nodeid, seq, claims, how),
+		 bool answered),
+	TP_ARGS(ls_id, nodeid, seq, claims, answered),
 	TP_STRUCT__entry(
 		__field(u32, ls_id)
 		__field(int, nodeid)
 		__field(u32, seq)
 		__field(unsigned int, claims)
-		__field(const char *, how)
+		__field(bool, answered)
 	),
 	TP_fast_assign(
 		__entry->ls_id = ls_id;
 		__entry->nodeid = nodeid;
 		__entry->seq = seq;
 		__entry->claims = claims;
-		__entry->how = how;
+		__entry->answered = answered;
 	),
 	TP_printk("ls_id=%u nodeid=%d seq=%u claims=%u how=%s", __entry->ls_id,
-		  __entry->nodeid, __entry->seq, __entry->claims, __entry->how)
+		  __entry->nodeid, __entry->seq, __entry->claims,
+		  __entry->answered ? "answered" : "sent")
 );
 
 /* An operation that waited at the barrier goes on. */

@@ -53,7 +53,7 @@ def tree(applier: ModuleType, tmp_path: Path) -> Path:
     return tmp_path / "linux"
 
 
-@pytest.mark.parametrize("kernel", ["6.12", "6.1"])
+@pytest.mark.parametrize("kernel", ["7.2", "6.12", "6.1"])
 def test_every_hook_is_applied_and_every_file_copied(
     applier: ModuleType, tmp_path: Path, kernel: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_another_version_is_refused(applier: ModuleType, tree: Path) -> None:
     with pytest.raises(applier.Refused, match="is Linux 6.12, not 6.1"):
         applier.apply(tree, "6.1")
     (tree / "Makefile").write_text("VERSION = 5\nPATCHLEVEL = 10\n")
-    with pytest.raises(applier.Refused, match="5.10.*hooks for 6.12 and 6.1 only"):
+    with pytest.raises(applier.Refused, match="5.10.*hooks for 7.2, 6.12 and 6.1 only"):
         applier.apply(tree)
 
 
