@@ -19,11 +19,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import kconfig
+from . import kconfig, sources
 from .errors import Exit, LabError, UsageError
-from .host import CONFIGS, REPOSITORY, cache_dir, command, locked, say, version_of
-
-VERSIONS = ("6.12", "6.1")
+from .host import CONFIGS, REPOSITORY, cache_dir, command, locked, say
 
 # Names the kernel that labs use unless they are told otherwise: `labs/kernels/lab test --debug` is for all tests.
 DEFAULT_VARIABLE = "LOCKIFY_LAB_KERNEL"
@@ -33,7 +31,7 @@ MISSING_VARIABLE = "LOCKIFY_LAB_BUILD"
 # All that kernel/apply may touch; anything else that it changed would be lost, so it is checked.
 PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "include/trace", "include/uapi")
 
-# Defects of user-mode Linux itself, mended in what is built: file, function, what is replaced how often by what.
+# Defects of user-mode Linux itself, mended in what is built: versions, file, function, what is replaced how often by what.
 # A soft interrupt that runs inside `sigio_handler` lets the next one in, whose events overwrite those of the first
 # (`epoll_events` in os-Linux/irq.c), and each event comes but once: one that is lost is a disk that never answers. With
 # 50 writers and a flood of pings on two nodes, a node lost 100 in a minute. The one inside may as well do nothing, for
@@ -43,6 +41,7 @@ PATCHED = ("Makefile", "fs/dlm", "fs/gfs2", "fs/ocfs2", "include/linux", "includ
 # and of a buffer that is too long the host takes as much as it has.
 MENDED = (
     (
+        sources.VERSIONS,
         "arch/um/kernel/irq.c",
         "void sigio_handler(",
         "_sigio_handler(regs, irqs_suspended);",
@@ -51,6 +50,7 @@ MENDED = (
         "\t\t\t_sigio_handler(regs, irqs_suspended);\n\t\t\tbusy = false;\n\t\t}\n\t}",
     ),
     (
+        sources.INSTALLED,
         "arch/x86/um/os-Linux/registers.c",
         "int restore_fp_registers(",
         "iov.iov_base = fp_regs;\n\t\tiov.iov_len = FP_SIZE * sizeof(unsigned long);",
@@ -63,10 +63,10 @@ MENDED = (
 # network driver resets counters, when an interface comes up, under locks that soft interrupts take, too. In debug
 # kernels it keeps these out.
 MENDED_FOR_LOCKDEP = (
-    ("arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_lock(", 2, "spin_lock_bh("),
-    ("arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_unlock(", 2, "spin_unlock_bh("),
+    (sources.VERSIONS, "arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_lock(", 2, "spin_lock_bh("),
+    (sources.VERSIONS, "arch/um/drivers/vector_kern.c", "static void vector_reset_stats(", "spin_unlock(", 2, "spin_unlock_bh("),
 )
-_MENDED_FILES = tuple(sorted({name for name, *_ in MENDED + MENDED_FOR_LOCKDEP}))
+_MENDED_FILES = tuple(sorted({name for _, name, *_ in MENDED + MENDED_FOR_LOCKDEP}))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Kernel:
         """Reads `[VERSION-][stock|claim][-debug]`; what is absent comes from `default`."""
         version, stock, debug = default.version, default.stock, default.debug
         for word in text.split("-"):
-            if word in VERSIONS:
+            if word in sources.VERSIONS:
                 version = word
             elif word in ("stock", "claim"):
                 stock = word == "stock"
@@ -94,7 +94,7 @@ class Kernel:
                 debug = True
             else:
                 raise UsageError(
-                    f"no such kernel: {text}. Write stock, claim, 6.12, 6.1 or debug, "
+                    f"no such kernel: {text}. Write stock, claim, {', '.join(sources.VERSIONS)} or debug, "
                     "joined by dashes, for example 6.1-stock"
                 )
         return Kernel(version, stock, debug)
@@ -125,7 +125,7 @@ def find(kernel: Kernel) -> Path:
 def digest(kernel: Kernel) -> str:
     """Everything that decides what comes out, as one hash."""
     inputs: dict[str, object] = {
-        "package": _package_version(kernel),
+        "package": sources.find(kernel.version).package,
         "compiler": command(["gcc", "-dumpfullversion"], 20).strip(),
         "config": {path.name: path.read_text(encoding="utf-8") for path in _fragments(kernel)},
         "changes": _changes(kernel),
@@ -142,7 +142,7 @@ def build(kernel: Kernel, limit: float, jobs: int) -> tuple[Path, bool]:
     result = cache_dir() / "kernels" / digest(kernel)
     if (result / "linux").exists():
         return result / "linux", False
-    tree = cache_dir() / f"tree-{_package_version(kernel)}"
+    tree = cache_dir() / f"tree-{sources.find(kernel.version).package}"
     with locked(tree.with_suffix(".lock"), limit, f"the source tree {tree}"):
         if (result / "linux").exists():  # built while we waited
             return result / "linux", False
@@ -154,16 +154,9 @@ def build(kernel: Kernel, limit: float, jobs: int) -> tuple[Path, bool]:
     return result / "linux", True
 
 
-def _package_version(kernel: Kernel) -> str:
-    package = f"linux-source-{kernel.version}"
-    version = version_of(package)
-    if version is None:
-        raise LabError(f"the package {package} is not installed: run `labs/kernels/lab setup`")
-    return version
-
-
 def _fragments(kernel: Kernel) -> list[Path]:
-    names = ["base.config"] + (["debug.config"] if kernel.debug else [])
+    claims = not kernel.stock and claim_dir() is not None
+    names = ["base.config"] + ["claim.config"] * claims + ["debug.config"] * kernel.debug
     return [CONFIGS / name for name in names]
 
 
@@ -193,7 +186,7 @@ def _unpack(kernel: Kernel, tree: Path, end: float) -> None:
     if (tree / "stock").exists():
         _keep_originals(tree)
         return
-    tarball = Path(f"/usr/src/linux-source-{kernel.version}.tar.xz")
+    tarball = sources.find(kernel.version).tarball
     say(f"unpacking {tarball}")
     shutil.rmtree(tree, ignore_errors=True)
     (tree / "source").mkdir(parents=True)
@@ -240,7 +233,8 @@ def _synchronise(kernel: Kernel, tree: Path, end: float) -> None:
 
 
 def _mends(kernel: Kernel) -> tuple[tuple[str, str, str, int, str], ...]:
-    return MENDED + (MENDED_FOR_LOCKDEP if kernel.debug else ())
+    mends = MENDED + (MENDED_FOR_LOCKDEP if kernel.debug else ())
+    return tuple(mend[1:] for mend in mends if kernel.version in mend[0])
 
 
 def mended(stock: Path, kernel: Kernel) -> dict[str, str]:
@@ -367,6 +361,6 @@ def _publish(kernel: Kernel, objects: Path, result: Path) -> None:
     shutil.copy2(objects / "linux", new / "linux")
     shutil.copy2(objects / ".config", new / "config")
     shutil.copy2(objects / "System.map", new / "System.map")
-    about = {"kernel": str(kernel), "package": _package_version(kernel), "changes": _changes(kernel)}
+    about = {"kernel": str(kernel), "package": sources.find(kernel.version).package, "changes": _changes(kernel)}
     (new / "build.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     new.rename(result)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from . import build, host
+from . import build, host, sources
 from .bench import command as bench
 from .errors import Exit, LabError, UsageError
 from .host import say
@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    add("setup", _setup, 900, "install the packages that are missing")
+    setup = add("setup", _setup, 900, "install the packages that are missing")
+    setup.add_argument("--kernel", choices=sources.DEVELOPMENT, help="load its source, too, which is not installed")
     _build_arguments(add("build", _build, 3600, "build a kernel, unless it is in the cache"))
     _up_arguments(add("up", _up, 300, "boot nodes, form a cluster, mount the file system everywhere"))
     _run_arguments(add("run", _run, 60, "run a shell script on nodes, with NODE, NODES and MNT set"))
@@ -111,12 +112,17 @@ def _named(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _setup(arguments: argparse.Namespace) -> int:
     installed = host.setup(arguments.timeout)
-    _tell(arguments, {"installed": installed}, f"installed: {' '.join(installed) or 'nothing was missing'}")
+    told = f"installed: {' '.join(installed) or 'nothing was missing'}"
+    source = None
+    if arguments.kernel:
+        source = sources.fetch(arguments.kernel, arguments.timeout)
+        told += f"\nsource: {source.tarball}"
+    _tell(arguments, {"installed": installed, "source": str(source.tarball) if source else None}, told)
     return Exit.OK
 
 
 def _build_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--kernel", choices=build.VERSIONS, default="6.12", help="which source package (6.12)")
+    sub.add_argument("--kernel", choices=sources.VERSIONS, default="6.12", help="which source package (6.12)")
     sub.add_argument("--stock", action="store_true", help="without kernel/apply")
     sub.add_argument("--debug", action="store_true", help="with lockdep and the kernel's other checks")
     sub.add_argument("--jobs", type=int, default=os.cpu_count(), help="of make (one for each CPU)")
@@ -396,7 +402,7 @@ def _list(lab: Lab, text: str) -> list[int]:
 
 
 def _test_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--kernel", choices=build.VERSIONS, help="in the nodes (6.12)")
+    sub.add_argument("--kernel", choices=sources.VERSIONS, help="in the nodes (6.12)")
     sub.add_argument("--debug", action="store_true", help="kernels that check themselves; a complaint fails")
     xfstests.arguments(sub)
     sub.set_defaults(timeout=None)  # it depends on the tests that run

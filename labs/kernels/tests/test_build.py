@@ -100,6 +100,8 @@ def test_what_is_mended_in_which_kernel(tmp_path: Path) -> None:
     assert text.endswith(f"int other(void)\n{{\n{locks}}}\n")
     assert "if (!busy) {" in plain["arch/um/kernel/irq.c"] == debug["arch/um/kernel/irq.c"]
     assert "iov.iov_len = sizeof(all);" in plain["arch/x86/um/os-Linux/registers.c"]
+    # It gives all of them back by itself.
+    assert build.mended(tmp_path, Kernel("7.2"))["arch/x86/um/os-Linux/registers.c"] == restore
     driver.write_text(original.replace("reset_stats", "forget"), encoding="utf-8")
     with pytest.raises(LabError, match="see MENDED"):
         build.mended(tmp_path, Kernel(debug=True))
