@@ -50,7 +50,7 @@ def fetch(version: str, limit: float) -> Source:
         if found is not None:
             return found
         say(f"loading linux-source-{version} of Debian {SUITE}")
-        # What an interrupted call left.
+        # An interrupted call may have left it.
         loading = _folder() / "loading"
         shutil.rmtree(loading, ignore_errors=True)
         _download(version, loading, limit)

@@ -274,7 +274,7 @@ impl ArrayState {
             return Err(format!("{device} is not good: the array grows when all devices are"));
         }
         let epoch = Epoch(self.epoch.0 + 1);
-        // Who knows the state before is told the new one before its next request is served.
+        // A host that knows the state before is told the new one before its next request is served.
         Ok(Some(ArrayState { epoch, since: epoch, stripes, ..self.clone() }))
     }
 

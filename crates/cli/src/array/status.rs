@@ -85,7 +85,7 @@ impl Process {
         }
     }
 
-    /// What keeps the array from speaking the newest version, if this process does.
+    /// The reason why the array does not speak the newest version, if this process does.
     fn is_behind(&self) -> Option<String> {
         let Process { process, release, newest, spoken } = self;
         let Some(newest) = newest else {

@@ -145,7 +145,7 @@ fn a_host_dies_together_with_the_lock_server() {
     judge(array, hosts);
 }
 
-/// Who is cut off hears of the other one later. If hosts reach it meanwhile, it grants them nothing.
+/// A lock server that is cut off hears of the other one later. If hosts reach it meanwhile, it grants them nothing.
 fn one_that_is_cut_off(from: &[Place], link: Link) {
     let mut array = Array::with_standby("server-locking");
     array.recorded = true;

@@ -1,4 +1,4 @@
-"""What the kernel tells of the claim's own tests, which run when a node boots (kernel/src/claim_test.c)."""
+"""The kernel's report of the claim's own tests, which run when a node boots (kernel/src/claim_test.c)."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ impl<'a> View<'a> {
         blocks[unknown[1]] = Some(zeros.into());
     }
 
-    /// What a missing data unit has in these columns; an error at the first that is lost.
+    /// The content of a missing data unit in these columns; an error at the first that is lost.
     fn made_of_others(&self, unit: u16, columns: &Columns) -> Result<Vec<u8>, u32> {
         let mut all = Vec::with_capacity(self.bytes(columns));
         for column in columns.clone() {

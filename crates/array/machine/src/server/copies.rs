@@ -46,7 +46,7 @@ pub enum CopyMessage {
     },
 }
 
-/// What another lock server has of the log.
+/// Another lock server's copy of the log, as far as it is known.
 #[derive(Debug, Default)]
 struct Copy {
     /// The key that the whole log was sent with on the present connection; none without a connection.
@@ -245,7 +245,7 @@ impl Copies {
         self.ask(now, change)
     }
 
-    /// What was asked for in this round, if nothing has come of it.
+    /// The change that was asked for in this round, if nothing has come of it.
     fn again(&mut self, now: Time, service: &LockService) -> Option<LockChange> {
         let (change, _) = self.asked?;
         let is_open = matches!(change, LockChange::Copies { round, .. } if round == service.round);

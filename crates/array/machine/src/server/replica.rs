@@ -168,7 +168,7 @@ struct Serving {
     copies: Copies,
 }
 
-/// What is to be done when a write of the log is durable.
+/// The next step when a write of the log is durable.
 enum Written {
     /// Of the lock server that serves.
     Served,
@@ -404,7 +404,7 @@ impl Replica {
                     serving.copies.confirmed(from, number);
                 }
             }
-            // Who serves in a newer term sends its log once.
+            // The lock server of a newer term sends its log once.
             (Role::Serving(serving), message) if serving.term < term => {
                 self.retire();
                 self.copy(from, message);

@@ -1,4 +1,4 @@
-//! What the array's state says of its lock servers (docs/design/array.md 3.6): which one serves, and which ones have every lock.
+//! The lock servers in the array's state (docs/design/array.md 3.6): which one serves, and which ones have every lock.
 
 use std::collections::BTreeMap;
 

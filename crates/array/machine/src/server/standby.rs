@@ -33,7 +33,7 @@ impl Claim {
     }
 }
 
-/// What comes of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Open,
@@ -56,7 +56,7 @@ pub(super) struct Standby {
     keys: BTreeSet<u64>,
     /// Of the log. A lock server of an older term does not know yet that it serves no longer.
     term: u64,
-    /// Whose the last message was that the copy has, and its number.
+    /// The sender of the last message that the copy has, and the message's number.
     source: Option<(ServerId, u64)>,
     pub claim: Option<Claim>,
 }
@@ -177,7 +177,7 @@ impl Standby {
     }
 }
 
-/// What devices say of the lock server that serves.
+/// The devices' reports of the lock server that serves.
 #[derive(Debug, Default)]
 pub(super) struct Silence(BTreeMap<crate::DeviceId, (Time, u64, Time)>);
 

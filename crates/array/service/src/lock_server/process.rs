@@ -42,7 +42,7 @@ pub(super) struct Process {
     callers: BTreeMap<ServerId, usize>,
     servers: u16,
     voters: Vec<DeviceId>,
-    /// What devices were told last.
+    /// The term that devices were told last.
     attends: Option<u64>,
     requests: u64,
     failed: Option<ServeError>,

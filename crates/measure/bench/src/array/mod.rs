@@ -42,7 +42,7 @@ pub struct Settings {
     pub duration: Duration,
     /// The loads of hosts.
     pub workloads: Vec<Workload>,
-    /// What is measured under each of them.
+    /// The subjects that are measured under each of them.
     pub subjects: Vec<Subject>,
     /// Each write is durable when it is answered; else after a flush.
     pub durable: bool,

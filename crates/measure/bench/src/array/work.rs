@@ -28,7 +28,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// What comes before it, and is not counted: connections get their memory, devices note their writers, and files get space.
+    /// The load before it, which is not counted: connections get their memory, devices note their writers, and files get space.
     pub fn warm_up(&self) -> Load {
         Load { duration_ns: self.duration_ns / 2, seed: !self.seed, ..self.clone() }
     }

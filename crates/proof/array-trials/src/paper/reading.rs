@@ -26,7 +26,7 @@ pub enum Service {
     Constant,
 }
 
-/// What the paper does not say.
+/// The choices that the paper leaves open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     /// How long operations are.
@@ -37,7 +37,7 @@ pub struct Reading {
     pub seeks: Seeks,
     /// The distribution of the lock server's time.
     pub service: Service,
-    /// What goes back at a callback.
+    /// The locks that go back at a callback.
     pub give_back: GiveBack,
 }
 

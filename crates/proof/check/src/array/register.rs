@@ -28,7 +28,7 @@ pub struct Finding {
     pub tag: Tag,
     /// The value that was there, or should have been.
     pub other: Tag,
-    /// What has to be lost for that to be permitted; each of these would explain it.
+    /// The losses that would permit that; each one would explain it.
     losses: Vec<Loss>,
 }
 

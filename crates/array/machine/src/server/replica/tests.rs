@@ -23,7 +23,7 @@ struct World {
     refused: Vec<String>,
     letters: VecDeque<(usize, ReplicaInput)>,
     said: Vec<(usize, ServerReply)>,
-    /// Who has taken the host for dead.
+    /// Those who have taken the host for dead.
     suspects: Vec<usize>,
     /// Devices answer nobody.
     deaf: bool,
@@ -286,7 +286,7 @@ fn one_that_stood_still_grants_nothing_when_another_one_serves() {
     let by_former = w.said[said..].iter().filter(|(by, _)| *by == 0);
     let grants = by_former.filter(|(_, reply)| matches!(reply, ServerReply::Granted { .. }));
     assert_eq!(grants.count(), 0);
-    // What it was sent meanwhile is lost with the connection.
+    // The messages to it are lost with the connection.
     w.link(0, false);
     w.link(0, true);
     w.pass(LEASE);
