@@ -121,11 +121,11 @@ fn resumed<S: Into<ArrayState>>((state, promised, accepted): OldAcceptor<S>) -> 
     Acceptor::resume(state.into(), promised, accepted)
 }
 
-/// A record without [`ArrayState::locks`] and [`ArrayState::stripes`].
+/// A record whose states have an earlier format.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
-struct FourthRecord {
-    acceptor: OldAcceptor<FourthState>,
+struct EarlierRecord<S> {
+    acceptor: OldAcceptor<S>,
     fenced: Fences,
     dirty: BTreeSet<u64>,
     holders: BTreeSet<Life>,
@@ -135,12 +135,18 @@ struct FourthRecord {
     durable: Covered,
 }
 
-impl From<FourthRecord> for Record {
-    fn from(fourth: FourthRecord) -> Record {
-        let FourthRecord { acceptor, fenced, dirty, holders, term, key, asked, durable } = fourth;
+impl<S: Into<ArrayState>> From<EarlierRecord<S>> for Record {
+    fn from(earlier: EarlierRecord<S>) -> Record {
+        let EarlierRecord { acceptor, fenced, dirty, holders, term, key, asked, durable } = earlier;
         Record { acceptor: resumed(acceptor), fenced, dirty, holders, term, key, asked, durable }
     }
 }
+
+/// Without [`ArrayState::locks`] and [`ArrayState::stripes`].
+type FourthRecord = EarlierRecord<FourthState>;
+
+/// Its hosts have no [`crate::Usage`] either.
+type ThirdRecord = EarlierRecord<ThirdState>;
 
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
@@ -174,27 +180,6 @@ impl From<FourthState> for ArrayState {
     }
 }
 
-/// A record whose hosts have no [`crate::Usage`].
-#[derive(Deserialize)]
-#[cfg_attr(test, derive(Serialize))]
-struct ThirdRecord {
-    acceptor: OldAcceptor<ThirdState>,
-    fenced: Fences,
-    dirty: BTreeSet<u64>,
-    holders: BTreeSet<Life>,
-    term: u64,
-    key: u64,
-    asked: u64,
-    durable: Covered,
-}
-
-impl From<ThirdRecord> for Record {
-    fn from(third: ThirdRecord) -> Record {
-        let ThirdRecord { acceptor, fenced, dirty, holders, term, key, asked, durable } = third;
-        Record { acceptor: resumed(acceptor), fenced, dirty, holders, term, key, asked, durable }
-    }
-}
-
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 struct ThirdState {
@@ -212,19 +197,7 @@ impl From<ThirdState> for ArrayState {
     fn from(third: ThirdState) -> ArrayState {
         let ThirdState { epoch, since, devices, terms, keys, hosts, newest_host, nodes } = third;
         let nodes = nodes.into_iter().map(|(name, hosts)| Node::of_earlier(name, hosts)).collect();
-        let locks = LockService::default();
-        ArrayState {
-            epoch,
-            since,
-            devices,
-            terms,
-            keys,
-            hosts,
-            newest_host,
-            nodes,
-            locks,
-            stripes: 0,
-        }
+        FourthState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }.into()
     }
 }
 
@@ -264,19 +237,8 @@ struct SecondState {
 impl From<SecondState> for ArrayState {
     fn from(second: SecondState) -> ArrayState {
         let SecondState { epoch, since, devices, terms, keys, hosts, newest_host } = second;
-        let (nodes, locks) = (Nodes::default(), LockService::default());
-        ArrayState {
-            epoch,
-            since,
-            devices,
-            terms,
-            keys,
-            hosts,
-            newest_host,
-            nodes,
-            locks,
-            stripes: 0,
-        }
+        let nodes = Nodes::default();
+        FourthState { epoch, since, devices, terms, keys, hosts, newest_host, nodes }.into()
     }
 }
 
@@ -303,20 +265,8 @@ struct FirstState {
 impl From<FirstState> for ArrayState {
     fn from(first: FirstState) -> ArrayState {
         let FirstState { epoch, since, devices, terms } = first;
-        let keys = vec![0; terms.len()];
-        let (nodes, locks) = (Nodes::default(), LockService::default());
-        ArrayState {
-            epoch,
-            since,
-            devices,
-            terms,
-            keys,
-            hosts: 0,
-            newest_host: 0,
-            nodes,
-            locks,
-            stripes: 0,
-        }
+        let (keys, hosts, newest_host) = (vec![0; terms.len()], 0, 0);
+        SecondState { epoch, since, devices, terms, keys, hosts, newest_host }.into()
     }
 }
 
