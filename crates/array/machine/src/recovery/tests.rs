@@ -1,6 +1,8 @@
 //! Every way to interrupt one write of one column, with every single fault beside it.
 
 use bytes::Bytes;
+use rand::RngExt as _;
+use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::column::{Column, Finding, Mend, Rule, Seen, doubtful, examine, mended};
 use crate::{Header, Layout, Redundancy, Stamp};
@@ -31,9 +33,39 @@ fn sum(blocks: &[Bytes]) -> Bytes {
     sum.into()
 }
 
+/// A record of some operation, which may have been on other stripes than this one, or have skipped a device.
+pub(super) fn random_record(
+    random: &mut Xoshiro256PlusPlus,
+    layout: &Layout,
+    stripe: u64,
+) -> Header {
+    let blocks = u64::from(layout.data) * u64::from(layout.unit);
+    let first = stripe * blocks - 2 + random.random_range(0..blocks + 2);
+    let last = first + random.random_range(0..blocks.min(7)) - u64::from(random.random_bool(0.2));
+    let device = crate::DeviceId(random.random_range(0..layout.devices()));
+    Header {
+        stamp: stamp(random.random_range(0..6)),
+        first,
+        last,
+        skipped: random.random_bool(0.2).then_some(device).into_iter().collect(),
+        lost: random.random_bool(0.03),
+        lost_data: (0..DATA).filter(|_| random.random_bool(0.03)).collect(),
+    }
+}
+
+/// A unit with any of these records, or one that yields nothing.
+pub(super) fn random_unit(random: &mut Xoshiro256PlusPlus, records: &[Header]) -> Seen {
+    let header = records[random.random_range(0..records.len())];
+    match random.random_range(0..30) {
+        0 => Seen::Torn,
+        1 => Seen::Unreadable,
+        _ => Seen::There { header, data: vec![random.random_range(0..2_u8); 4].into() },
+    }
+}
+
 /// How far each unit's write got.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Got {
+pub(super) enum Got {
     Old,
     New,
     Torn,

@@ -5,6 +5,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::recovery::tests::{random_record, random_unit};
 
 /// One pass over columns of a stripe, in each of which at most one unit is absent. Units are the data units, then parity.
 fn examine_slowly(
@@ -180,31 +181,6 @@ fn layout(mirror: bool, unit: u32) -> Layout {
 
 const STRIPE: u64 = 3;
 
-/// A record of some operation, which may have been on other stripes, or have skipped a device.
-fn record(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Header {
-    let blocks = u64::from(layout.data) * u64::from(layout.unit);
-    let first = STRIPE * blocks - 2 + random.random_range(0..blocks + 2);
-    let last = first + random.random_range(0..blocks.min(7)) - u64::from(random.random_bool(0.2));
-    let device = crate::DeviceId(random.random_range(0..=layout.data));
-    Header {
-        stamp: Stamp { time: random.random_range(0..6), host: 1 },
-        first,
-        last,
-        skipped: random.random_bool(0.2).then_some(device).into_iter().collect(),
-        lost: random.random_bool(0.03),
-        lost_data: (0..3).filter(|_| random.random_bool(0.03)).collect(),
-    }
-}
-
-fn seen(random: &mut Xoshiro256PlusPlus, records: &[Header]) -> Seen {
-    let header = records[random.random_range(0..records.len())];
-    match random.random_range(0..30) {
-        0 => Seen::Torn,
-        1 => Seen::Unreadable,
-        _ => Seen::There { header, data: vec![random.random_range(0..2_u8); 4].into() },
-    }
-}
-
 fn stripe<'a>(
     random: &mut Xoshiro256PlusPlus,
     layout: &'a Layout,
@@ -213,7 +189,7 @@ fn stripe<'a>(
     let units = usize::from(layout.data) + 1;
     let absent = random.random_range(0..2 * units);
     let column = |offset| {
-        let mut all: Vec<Seen> = (0..units).map(|_| seen(random, records)).collect();
+        let mut all: Vec<Seen> = (0..units).map(|_| random_unit(random, records)).collect();
         all.get_mut(absent).into_iter().for_each(|unit| *unit = Seen::Absent);
         (Column { layout, stripe: STRIPE, offset }, all)
     };
@@ -222,7 +198,7 @@ fn stripe<'a>(
 
 fn trace(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Trace {
     if random.random_bool(0.5) {
-        return Trace::Written(record(random, layout));
+        return Trace::Written(random_record(random, layout, STRIPE));
     }
     let start = random.random_range(0..layout.unit);
     Trace::Awaited {
@@ -244,7 +220,8 @@ fn decisions_are_those_of_the_definition() {
         let random = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let layout = layout(seed % 4 == 0, 1 + seed as u32 % 7);
         let few = if seed % 3 == 0 { 2 } else { 8 };
-        let records: Vec<Header> = (0..few).map(|_| record(random, &layout)).collect();
+        let records: Vec<Header> =
+            (0..few).map(|_| random_record(random, &layout, STRIPE)).collect();
         let columns = stripe(random, &layout, &records);
         let traces: Vec<Trace> =
             (0..random.random_range(0..3)).map(|_| trace(random, &layout)).collect();

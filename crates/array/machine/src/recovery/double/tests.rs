@@ -5,6 +5,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::recovery::column::examine;
+use crate::recovery::tests::{Got, random_record, random_unit};
 use crate::{Layout, Redundancy};
 
 const DATA: usize = 3;
@@ -33,14 +34,6 @@ fn whole(data: impl Fn(usize) -> Bytes) -> Vec<Bytes> {
     blocks.resize(UNITS, None);
     assert!(code::fill(&layout(), &mut blocks));
     blocks.into_iter().flatten().collect()
-}
-
-/// How far each unit's write got.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Got {
-    Old,
-    New,
-    Torn,
 }
 
 /// Units after a write of data units `first..=last` that got so far.
@@ -207,18 +200,19 @@ fn every_repair_ends_and_leaves_parities_that_fit() {
     for seed in 0..6000 {
         let random = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let layout = Layout { unit: 1 + seed as u32 % 4, ..layout() };
-        let records: Vec<Header> = (0..6).map(|_| record(random, &layout)).collect();
+        let records: Vec<Header> = (0..6).map(|_| random_record(random, &layout, STRIPE)).collect();
         let absent: Vec<usize> =
             (0..random.random_range(0..3)).map(|_| random.random_range(0..UNITS)).collect();
         let mut stripe: Vec<(Column<'_>, Vec<Seen>)> = (0..layout.unit)
             .map(|offset| {
-                let mut units: Vec<Seen> = (0..UNITS).map(|_| seen(random, &records)).collect();
+                let mut units: Vec<Seen> =
+                    (0..UNITS).map(|_| random_unit(random, &records)).collect();
                 absent.iter().for_each(|unit| units[*unit] = Seen::Absent);
                 (Column { layout: &layout, stripe: STRIPE, offset }, units)
             })
             .collect();
         let traces: Vec<Trace> = (0..random.random_range(0..2))
-            .map(|_| Trace::Written(record(random, &layout)))
+            .map(|_| Trace::Written(random_record(random, &layout, STRIPE)))
             .collect();
         let doubts: Vec<Vec<usize>> = stripe
             .iter()
@@ -257,29 +251,4 @@ fn every_repair_ends_and_leaves_parities_that_fit() {
         }
     }
     assert!(passes > 12_000 && undecided > 500, "{passes} {undecided}");
-}
-
-/// A record of some operation, which may have been on other stripes, or have skipped a device.
-fn record(random: &mut Xoshiro256PlusPlus, layout: &Layout) -> Header {
-    let blocks = u64::from(layout.data) * u64::from(layout.unit);
-    let first = STRIPE * blocks - 2 + random.random_range(0..blocks + 2);
-    let last = first + random.random_range(0..blocks.min(7)) - u64::from(random.random_bool(0.2));
-    let device = crate::DeviceId(random.random_range(0..UNITS as u16));
-    Header {
-        stamp: stamp(random.random_range(0..6)),
-        first,
-        last,
-        skipped: random.random_bool(0.2).then_some(device).into_iter().collect(),
-        lost: random.random_bool(0.03),
-        lost_data: (0..DATA).filter(|_| random.random_bool(0.03)).collect(),
-    }
-}
-
-fn seen(random: &mut Xoshiro256PlusPlus, records: &[Header]) -> Seen {
-    let header = records[random.random_range(0..records.len())];
-    match random.random_range(0..30) {
-        0 => Seen::Torn,
-        1 => Seen::Unreadable,
-        _ => Seen::There { header, data: vec![random.random_range(0..2_u8); 4].into() },
-    }
 }
