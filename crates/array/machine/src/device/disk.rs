@@ -150,6 +150,17 @@ impl Disk {
         })
     }
 
+    /// The dropped writes of these blocks that wait for a newer one.
+    pub(super) fn dropped_for(&self, extent: Extent) -> Vec<Call> {
+        let dropped = |entry: &Entry| match (&entry.job, &entry.purpose) {
+            (Job::After { extent: other, .. }, Purpose::Write { call, .. }) => {
+                other.overlaps(extent).then_some(*call)
+            }
+            _ => None,
+        };
+        self.waiting.iter().filter_map(dropped).collect()
+    }
+
     /// Returns true if a part of a write is still under way.
     pub(super) fn writes(&self, call: Call) -> bool {
         let mut all = self.waiting.iter().chain(self.running.values());

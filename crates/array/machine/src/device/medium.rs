@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 
+use super::disk::Job;
+use super::memory::Ended;
 use super::{Device, DeviceOutput};
+use crate::message::{Answer, Call};
 use crate::{BadBlock, Block, BlockError, DiskError, Extent, Stamp, Time};
 
 /// A block may fail again after it was written anew, so often.
@@ -148,6 +151,26 @@ impl Device {
             self.medium.read(number, found);
         }
         self.give_up_medium();
+    }
+
+    /// The medium has not taken a write. Older writes that were dropped for it are not there either: nobody may take them for done
+    /// (docs/design/array.md 3.7).
+    pub(super) fn not_taken(&mut self, now: Time, call: Call, waited: bool, job: &Job) {
+        self.unwritable(now, call, waited);
+        let Job::Write { start, blocks, stamp } = job else { return };
+        let extent = Extent { start: *start, count: blocks.len() as u32 };
+        self.tso.not_taken(extent, *stamp);
+        self.readmission.not_taken(extent, *stamp);
+        for call in self.disk.dropped_for(extent) {
+            self.unwritable(now, call, true);
+        }
+    }
+
+    fn unwritable(&mut self, now: Time, call: Call, waited: bool) {
+        if self.memory.get(call) != Some(Ended::GivenUp) {
+            self.memory.put(now, call, Ended::GivenUp);
+            self.reply(call, waited, Answer::Unwritable);
+        }
     }
 
     /// The device leaves the array if its medium is of no more use, and the array can go on without it.

@@ -513,8 +513,7 @@ impl Device {
             }
             // The array cannot go on without this device, and needs its other blocks.
             (Err(_), Purpose::Write { call, waited }) if !self.is_group_whole() => {
-                self.memory.put(now, call, Ended::GivenUp);
-                self.reply(call, waited, Answer::Unwritable);
+                self.not_taken(now, call, waited, &job);
             }
             (Err(error), purpose) => {
                 self.break_down(error);

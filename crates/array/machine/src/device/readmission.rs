@@ -99,6 +99,13 @@ impl Readmission {
         self.waiting.push((from, request));
     }
 
+    /// The medium has not taken a write that was taken up: older ones do not come too late.
+    pub(super) fn not_taken(&mut self, extent: Extent, stamp: Stamp) {
+        self.written.retain(|block, last| {
+            !((extent.start..extent.end()).contains(block) && *last == stamp)
+        });
+    }
+
     /// Gives up a sibling's waiting requests. They may wait for longer than siblings are remembered.
     pub(super) fn give_up(&mut self, call: Call) {
         let of =

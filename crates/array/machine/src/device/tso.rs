@@ -63,6 +63,8 @@ pub(super) struct Tso {
     swept: Time,
     /// Looked up block by block for every request: the standard library's hasher would take much of a request's time.
     times: HashMap<u64, Times>,
+    /// Blocks whose newest write the medium has not taken, and that write.
+    untaken: BTreeMap<u64, Stamp>,
     siblings: BTreeMap<(OpId, u32), Sibling>,
     fenced: Fences,
     #[cfg(feature = "mutations")]
@@ -82,6 +84,7 @@ impl Tso {
             floor,
             swept: 0,
             times: HashMap::new(),
+            untaken: BTreeMap::new(),
             siblings: BTreeMap::new(),
             fenced: Fences::default(),
             #[cfg(feature = "mutations")]
@@ -254,6 +257,10 @@ impl Tso {
         let Some(sibling) = self.siblings.remove(&key) else { return };
         let Some((call, to_write)) = sibling.held else { return };
         let stamp = sibling.asked.stamp;
+        if self.is_behind_untaken(stamp, to_write.extent) {
+            memory.put(now, call, Ended::GivenUp);
+            return effects.push(Effect::Answer { call, waited, answer: Answer::Unwritable });
+        }
         let mut parts: Vec<Part> = Vec::new();
         for block in blocks(to_write.extent) {
             let applies = stamp > self.times(block).written;
@@ -267,6 +274,24 @@ impl Tso {
         }
         memory.put(now, call, Ended::Written);
         effects.push(Effect::Write { call, stamp, blocks: to_write, parts, waited });
+    }
+
+    /// The medium has not taken a write. Its timestamp stays: it may be there all the same.
+    pub(super) fn not_taken(&mut self, extent: Extent, stamp: Stamp) {
+        self.untaken.extend(blocks(extent).map(|block| (block, stamp)));
+        self.forget_untaken();
+    }
+
+    /// Returns true if a write would be dropped for a newer one that the medium has not taken.
+    fn is_behind_untaken(&self, stamp: Stamp, extent: Extent) -> bool {
+        let mut untaken = self.untaken.range(blocks(extent));
+        untaken.any(|(block, last)| stamp < *last && self.times(*block).written == *last)
+    }
+
+    /// Forgets those over which a newer write has come, with the blocks' timestamps.
+    fn forget_untaken(&mut self) {
+        let times = &self.times;
+        self.untaken.retain(|block, last| times.get(block).is_some_and(|t| t.written == *last));
     }
 
     /// C: cancels a pre-write or a waiting read.
@@ -370,6 +395,7 @@ impl Tso {
             times.read.max(times.written).time > floor
                 || pinned.iter().any(|extent| blocks(*extent).contains(block))
         });
+        self.forget_untaken();
     }
 
     fn extents(&self, of: impl Fn(OpId) -> bool) -> Vec<Extent> {

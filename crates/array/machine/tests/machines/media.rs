@@ -1,12 +1,13 @@
 //! Media that lose what they have acknowledged, return zeros, or fail at single blocks.
 
 use bytes::Bytes;
+use lockify_array::message::Action;
 use lockify_array::{
     ArrayState, Block, Change, DeviceConfig, DeviceId, Header, HostAnswer, HostConfig, Layout,
     OpError, Redundancy, Scheme, Span, Work,
 };
 
-use crate::world::{Bad, MS, World, life, raid5, raid6};
+use crate::world::{Bad, Flight, MS, World, life, raid5, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::TimestampOrdering,
@@ -277,5 +278,56 @@ fn a_bad_block_without_redundancy_is_an_error_in_bounded_time() {
                 assert_eq!(found, content, "{case}");
             }
         }
+    }
+}
+
+/// An older write comes behind a newer one that the medium has not taken, before and after the medium says so. Nobody has written the
+/// older one, so that it is an error.
+#[test]
+fn a_write_is_not_done_because_a_newer_one_was_not_taken() {
+    for (later, seed) in (0..20).map(|seed| (seed % 2 == 0, seed)) {
+        let case = format!("later {later}, seed {seed}");
+        let (mut world, content) = filled(raid5(), Scheme::TimestampOrdering, seed);
+        let parity = world.layout.parity(0);
+        world.dead.insert(parity);
+        let change = Change::Fail(parity, 0);
+        assert_eq!(run(&mut world, Work::Change { change }), Ok(HostAnswer::Done));
+        let place = world.layout.place(2);
+        world.disks[usize::from(place.device.0)].bad.insert(place.block, Bad::Dead);
+        let count = |flight: &Flight| match flight {
+            Flight::Request(_, _, request) => match &request.action {
+                Action::Commit(blocks) => blocks.extent.count,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        // Its write waits on its way.
+        let work = world.write(Span { start: 3, count: 1 });
+        world.submit(0, work);
+        while !world.flights.iter().any(|flight| count(flight) == 1) {
+            assert!(world.step(), "{case}");
+        }
+        let at = world.flights.iter().position(|flight| count(flight) == 1).unwrap();
+        let older = world.flights.swap_remove(at);
+        let work = world.write(Span { start: 2, count: 2 });
+        world.submit(0, work);
+        if later {
+            while world.done.last().is_none_or(|done| done.result.is_ok()) {
+                assert!(world.step(), "{case}");
+            }
+        } else {
+            let at_disk = |flight: &Flight| matches!(flight, Flight::Disk(..));
+            while !world.flights.iter().any(at_disk) {
+                assert!(world.step(), "{case}");
+            }
+        }
+        world.flights.push(older);
+        world.run();
+        let results = world.done.iter().rev().take(2).map(|done| &done.result);
+        let errors = results.filter(|result| matches!(result, Err(OpError::Medium { .. }))).count();
+        let size = world.layout.block_size as usize;
+        let found = read(&mut world, 3, 1).unwrap();
+        assert_eq!(found, content[3 * size..4 * size], "{case}");
+        assert_eq!(errors, 2, "{case}");
     }
 }
