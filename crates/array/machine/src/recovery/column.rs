@@ -180,6 +180,15 @@ pub(crate) fn doubtful(layout: &Layout, units: &[Seen], durable_to: &[Time]) -> 
     }
 }
 
+/// Returns true if a doubtful data block stays as it is, and another block of its column has a newer write. Older states of blocks may
+/// have records that name it, and a medium may return them.
+fn may_have_missed(column: &Column<'_>, units: &[Seen], unit: usize, doubtful: &[usize]) -> bool {
+    let newer = |stamp| units.iter().filter_map(Seen::header).any(|other| other.content() > stamp);
+    unit < column.parity()
+        && doubtful.contains(&unit)
+        && units[unit].header().is_some_and(|header| newer(header.stamp))
+}
+
 /// One pass over adjacent columns of a stripe, in each of which no more units are absent than there are parities. Units are the data
 /// units, then parity, then the second parity. `doubts` has the doubtful units of each column.
 pub(crate) fn examine(
@@ -205,10 +214,10 @@ pub(crate) fn examine(
     } else if findings.iter().all(|finding| !finding.undecided) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
         let oldest = headers.oldest(|_| true);
-        for (at, ((_, seen), finding)) in columns.iter().zip(&mut findings).enumerate() {
+        for (at, ((column, seen), finding)) in columns.iter().zip(&mut findings).enumerate() {
             for (unit, block) in seen.iter().enumerate() {
                 let Seen::There { header, data } = block else { continue };
-                let missed = missed[at][unit];
+                let missed = missed[at][unit] || may_have_missed(column, seen, unit, &doubts[at]);
                 if missed || headers.accuses(&oldest, header, None) {
                     // One that has missed a write has to look newer than that.
                     let Header { lost, lost_data, .. } = *header;
@@ -510,6 +519,23 @@ impl Column<'_> {
         all.filter(|unit| is_there(*unit) && !stays(*unit)).map(|unit| self.lose(unit)).collect()
     }
 
+    /// The data blocks that a newer parity names as lost, and that do not say so, if parity fits without them. A repair has marked them
+    /// while their device was missing, and the device is back without the mark.
+    fn counted_as_lost(&self, units: &[Seen]) -> Vec<usize> {
+        let Seen::There { header: parity, data } = &units[self.parity()] else { return Vec::new() };
+        let is_unmarked = |unit: &usize| {
+            let header = units[*unit].header().filter(|header| !header.lost);
+            parity.lost_data.has(*unit) && header.is_some_and(|header| header.stamp < parity.stamp)
+        };
+        let unmarked: Vec<usize> = (0..self.parity()).filter(is_unmarked).collect();
+        let others = (0..self.parity()).filter(|unit| !unmarked.contains(unit));
+        let others = others.filter_map(|unit| match &units[unit] {
+            Seen::There { data, .. } => Some(data),
+            _ => None,
+        });
+        if self.sum_of(others) == *data { unmarked } else { Vec::new() }
+    }
+
     /// Parity that names other lost blocks than there are: its record is all that changes.
     fn new_marks(&self, units: &[Seen], lost: Units) -> Option<Mend> {
         let unit = self.parity();
@@ -615,8 +641,11 @@ impl Column<'_> {
         } else if whole {
             finding.mismatch = misfits;
             let known = only == Some(parity) || parity_lost && !accused.any();
+            let unmarked = self.counted_as_lost(units);
             if (finding.mismatch || parity_lost) && (settles || known) {
                 finding.mends = vec![new_parity(false)];
+            } else if finding.mismatch && !accused.any() && !unmarked.is_empty() {
+                finding.mends = unmarked.into_iter().map(lose).collect();
             } else {
                 finding.undecided = finding.mismatch;
             }

@@ -636,3 +636,56 @@ fn an_unreadable_block_stays_beside_a_missing_one_that_is_lost() {
     units[1] = Seen::Torn;
     assert_eq!(alone(column, &units).mends.len(), 1);
 }
+
+/// One pass of a scrub over a column.
+fn left(units: &[Seen]) -> Finding {
+    doubted(units, &[SURE; DATA + 1], Rule::Leave).1
+}
+
+/// A medium may return an older state of another block, with a record that names it. The block must not look older than that: the others
+/// do not yield it.
+#[test]
+fn a_block_that_stays_beside_lost_caches_looks_newer_than_what_it_has_missed() {
+    let mut units = with_a_lost_cache();
+    let durable_to = [4, SURE, 4, SURE];
+    let mut passes = 0;
+    loop {
+        let (_, finding) = doubted(&units, &durable_to, Rule::Leave);
+        if finding.mends.is_empty() {
+            break;
+        }
+        passes += 1;
+        assert!(passes < 8, "{units:?}");
+        finding.mends.iter().for_each(|mend| write(&mut units, mend, 100 + passes));
+    }
+    let header = units[0].header().unwrap();
+    assert!(header.stamp > stamp(100) && header.content() == stamp(3), "{header:?}");
+    assert_eq!(read(&units, 0), Some(vec![0xee; 4].into()));
+    // Unit 1 is as it was after a write of units 0 and 1.
+    units[1] = cut_short(0, 1, &[Got::Old, Got::New, Got::Old, Got::Old])[1].clone();
+    let Seen::There { data, .. } = &mut units[1] else { panic!() };
+    *data = vec![0x77; 4].into();
+    let finding = left(&units);
+    assert_eq!((finding.mends, finding.undecided), (vec![], true));
+}
+
+/// A repair marks a missing block, and its device is back before it gets the mark.
+#[test]
+fn a_block_that_parity_counts_as_lost_is_lost_although_its_device_does_not_say_so() {
+    let mut units = cut_short(0, DATA - 1, &[Got::New; DATA + 1]);
+    let header = Header { lost_data: [2].into_iter().collect(), ..mended(stamp(20)) };
+    units[DATA] = Seen::There { header, data: sum(&[new(0), new(1)]) };
+    let finding = left(&units);
+    assert_eq!(finding.mends, [Mend::new(2, vec![0; 4].into(), true)]);
+    write(&mut units, &finding.mends[0], 30);
+    let finding = left(&units);
+    assert_eq!((finding.mends, finding.undecided, finding.lost), (vec![], false, 1));
+    // A write of the block has come after the mark, or parity does not fit without it either.
+    for (time, data) in [(10, sum(&[new(0), new(1)])), (20, vec![0x77; 4].into())] {
+        let mut units = cut_short(0, DATA - 1, &[Got::New; DATA + 1]);
+        let header = Header { stamp: stamp(time), ..header };
+        units[DATA] = Seen::There { header, data };
+        let finding = left(&units);
+        assert_eq!((finding.mends, finding.undecided), (vec![], true), "{time}");
+    }
+}

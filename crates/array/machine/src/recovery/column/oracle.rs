@@ -33,12 +33,13 @@ fn examine_slowly(
         keep_evidence_slowly(columns, &mut findings);
     } else if findings.iter().all(|finding| !finding.undecided) {
         // All is as it should be; now the records may say so. Not before: they are what tells that something is missing.
-        for ((here, seen), finding) in columns.iter().zip(&mut findings) {
+        for (((here, seen), doubtful), finding) in columns.iter().zip(doubts).zip(&mut findings) {
             for (unit, block) in seen.iter().enumerate() {
                 let accuses =
                     |header| columns.iter().any(|(column, units)| column.is_accused(units, header));
                 let Seen::There { header, data } = block else { continue };
-                let missed = missed(here, seen, unit);
+                let missed =
+                    missed(here, seen, unit) || may_have_missed(here, seen, unit, doubtful);
                 if accuses(header) || missed {
                     let Header { lost, lost_data, .. } = *header;
                     let mend = Mend { lost_data, ..Mend::new(unit, data.clone(), lost) };
