@@ -1,11 +1,16 @@
 //! Operations under way when the array's state changes, or when devices have forgotten their locks and pre-writes
 //! (docs/design/array.md 3.3, 3.4).
 
+use std::collections::BTreeSet;
+
 use super::engine::{Phase, Refused, Role, Sibling, Task, Try};
+use super::job::New;
+use super::repair::Wanted;
 use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
-use crate::{ArrayState, OpError, Peer, Time};
+use crate::recovery::column::Trace;
+use crate::{ArrayState, HostAnswer, OpError, Peer, Place, Scheme, Time};
 
 /// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
 /// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
@@ -95,9 +100,11 @@ impl ArrayHost {
         match self.remedy(this) {
             Remedy::None { stripe } => {
                 let what = format!("stripe {stripe} has lost more units than it can");
-                self.fail(now, seq, OpError::Unavailable(what));
+                self.fail_in_part(now, seq, OpError::Unavailable(what));
             }
-            Remedy::Unwritable { block } => self.fail(now, seq, OpError::Medium { block }),
+            Remedy::Unwritable { block } => {
+                self.fail_in_part(now, seq, OpError::Medium { block });
+            }
             Remedy::Restart => self.restart(now, seq, 0),
             Remedy::AnotherTry { suspect } => self.mend_by_another_try(now, seq, suspect),
             Remedy::SendAgain => self.send_writes_again(now, seq),
@@ -187,20 +194,96 @@ impl ArrayHost {
         let delta_again = self.mutated(crate::mutation::Mutation::DeltaAfterPartialWrite);
         #[cfg(not(feature = "mutations"))]
         let delta_again = false;
-        let Some(this) = self.tries.get_mut(&seq) else { return };
-        let torn: Vec<u64> = torn_stripes(this, &self.state).collect();
-        let Some(mut task) = this.task.take() else { return };
-        this.phase = Phase::Superseded;
+        let Some(mut task) = self.supersede(now, seq) else { return };
         self.counts.mended += 1;
-        if !delta_again {
-            task.parity_unfit.extend(torn);
+        if delta_again {
+            task.parity_unfit.clear();
         }
         task.delayed = true;
-        task.superseded.push(seq);
-        self.yield_locks(now, seq);
+        let is_written = !task.parity_unfit.is_empty();
+        if suspect.is_none() && is_written && self.config.scheme == Scheme::TimestampOrdering {
+            task.looks = self.refused_stripes(seq);
+        }
         match suspect {
             Some(stripe) => self.repair_first(now, task, stripe),
             None => self.start(now, task),
         }
+    }
+
+    /// The stripes of which devices have refused something of a try. With timestamp ordering, the try holds nothing where it has
+    /// written. Others may have seen that and come over it since, and another try would bring it back. A block that a device could not
+    /// read will be made of the others, and these may have the try's effect (docs/design/array.md 3.4).
+    fn refused_stripes(&self, seq: u64) -> Option<BTreeSet<u64>> {
+        let this = self.tries.get(&seq)?;
+        let accesses = this.plan.accesses.iter().zip(&this.siblings);
+        let refused = accesses.filter(|(_, sibling)| sibling.refused.is_some());
+        Some(refused.map(|(access, _)| access.stripe).collect())
+    }
+
+    /// The blocks of a stripe that a task's last try has written, or was to write.
+    pub(super) fn wanted(&self, task: &Task, stripe: u64) -> Vec<Wanted> {
+        let layout = &self.config.layout;
+        let last = task.superseded.last().and_then(|seq| self.tries.get(seq));
+        let new = New::of(layout, &task.work).and_then(Result::ok);
+        let Some((this, new)) = last.zip(new) else { return Vec::new() };
+        let places = (new.span.start..new.span.end()).map(|block| layout.place(block));
+        let here = places.filter(|place| place.stripe == stripe);
+        let wanted = |place: Place| {
+            let (unit, column) = (place.data_unit, place.offset);
+            Wanted { unit, column, stamp: this.stamp, yielded: false }
+        };
+        here.map(wanted).collect()
+    }
+
+    /// A task's last try is there as a whole, although devices have refused a part of it.
+    pub(super) fn is_there(&mut self, now: Time, task: Task) {
+        let last = task.superseded.last().and_then(|seq| self.tries.get_mut(seq));
+        let Some(this) = last else { return self.done(now, task, None, Ok(HostAnswer::Done)) };
+        let (id, stamp) = (this.id, this.stamp);
+        let siblings = std::mem::take(&mut this.siblings);
+        if let Some(Ok(new)) = New::of(&self.config.layout, &task.work) {
+            self.note_unflushed(now, new.span, stamp, &siblings);
+        }
+        if let Some(this) = self.tries.get_mut(&id.seq) {
+            this.siblings = siblings;
+        }
+        self.done(now, task, Some((id, stamp)), Ok(HostAnswer::Done));
+    }
+
+    /// Takes the task of a try that has written a part. The try keeps its locks until the task is done.
+    fn supersede(&mut self, now: Time, seq: u64) -> Option<Task> {
+        let this = self.tries.get_mut(&seq)?;
+        let torn: Vec<u64> = torn_stripes(this, &self.state).collect();
+        let mut task = this.task.take()?;
+        this.phase = Phase::Superseded;
+        task.parity_unfit.extend(torn);
+        task.superseded.push(seq);
+        self.yield_locks(now, seq);
+        Some(task)
+    }
+
+    /// Fails a try of which devices have refused a part for good.
+    fn fail_in_part(&mut self, now: Time, seq: u64, error: OpError) {
+        let Some(this) = self.tries.get(&seq) else { return };
+        if this.repairs() {
+            return self.fail(now, seq, error);
+        }
+        if let Some(task) = self.supersede(now, seq) {
+            self.fail_task(now, task, error);
+        }
+    }
+
+    /// The records of a task's writes to a stripe that some device has refused.
+    pub(super) fn cut_short(&self, task: &Task, stripe: u64) -> Vec<Trace> {
+        let tries = task.superseded.iter().filter_map(|seq| self.tries.get(seq));
+        let mut traces: Vec<Trace> = Vec::new();
+        for this in tries {
+            let accesses = this.plan.accesses.iter().zip(&this.siblings);
+            let here = accesses.filter(|(access, _)| access.stripe == stripe);
+            let blocks = here.filter_map(|(_, sibling)| sibling.blocks.as_ref());
+            traces.extend(blocks.map(|blocks| Trace::Written(blocks.header)));
+        }
+        traces.dedup();
+        traces
     }
 }

@@ -80,6 +80,10 @@ pub(super) struct Task {
     pub repairs: u32,
     /// Stripes that such a repair has left as they were, because nobody knows which block is right.
     pub undecided: BTreeSet<u64>,
+    /// Why it fails, while the stripes that it has written in part are repaired.
+    pub failed: Option<OpError>,
+    /// Stripes to look at, as long as its last try may be there as a whole. Then it is done.
+    pub looks: Option<BTreeSet<u64>>,
     /// If it is a flush that has begun.
     pub flush: Option<Flush>,
 }
@@ -289,6 +293,8 @@ impl Task {
             superseded: Vec::new(),
             repairs: 0,
             undecided: BTreeSet::new(),
+            failed: None,
+            looks: None,
             flush: None,
         }
     }
@@ -316,6 +322,15 @@ impl ArrayHost {
     pub(super) fn start(&mut self, now: Time, mut task: Task) {
         if self.fenced {
             return self.done(now, task, None, Err(OpError::Fenced));
+        }
+        if let Some(error) = task.failed.take() {
+            return self.fail_task(now, task, error);
+        }
+        if let Some(looks) = &mut task.looks {
+            return match looks.pop_first() {
+                Some(stripe) => self.repair_first(now, task, stripe),
+                None => self.is_there(now, task),
+            };
         }
         if matches!((&task.role, &task.work), (Role::Work, Work::Flush)) {
             task.flush.get_or_insert_with(|| self.begin_flush());
@@ -602,7 +617,16 @@ impl ArrayHost {
         }
     }
 
-    pub(super) fn fail_task(&mut self, now: Time, task: Task, error: OpError) {
+    /// Ends a task with an error. It gives its locks up when the stripes that it has written in part are repaired. Otherwise another
+    /// host's read-modify-write would continue from parity that does not fit, and hide that (docs/design/array.md 3.4).
+    pub(super) fn fail_task(&mut self, now: Time, mut task: Task, error: OpError) {
+        let error = task.failed.take().unwrap_or(error);
+        if !self.fenced
+            && let Some(stripe) = task.parity_unfit.pop_first()
+        {
+            task.failed = Some(error);
+            return self.repair_first(now, task, stripe);
+        }
         let op = task.superseded.last().and_then(|seq| self.tries.get(seq));
         let op = op.map(|this| (this.id, this.stamp));
         self.done(now, task, op, Err(error));
@@ -611,6 +635,11 @@ impl ArrayHost {
     pub(super) fn fail(&mut self, now: Time, seq: u64, error: OpError) {
         // First, because a try without a waiting caller is forgotten, and its locks with it.
         self.give_up(now, seq);
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        if let Some(task) = this.task.take_if(|task| !task.parity_unfit.is_empty()) {
+            self.tidy(seq);
+            return self.fail_task(now, task, error);
+        }
         self.finish(now, seq, Err(error));
     }
 

@@ -251,6 +251,7 @@ impl ArrayHost {
             return None;
         }
         if let Owner::Caller(ticket) = task.owner {
+            let error = task.failed.as_ref().unwrap_or(error);
             let last = task.superseded.last().and_then(|seq| self.tries.get(seq));
             let op = last.map(|this| (this.id, this.stamp));
             task.owner = Owner::Answered(ticket);

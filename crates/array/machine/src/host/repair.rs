@@ -61,6 +61,8 @@ pub(super) struct Wanted {
     /// Its block.
     pub column: u32,
     pub stamp: Stamp,
+    /// If its device is missing, the others yield it.
+    pub yielded: bool,
 }
 
 /// The findings and actions of a pass.
@@ -336,15 +338,15 @@ impl Pass {
         verdicts
     }
 
-    /// The first wanted write that is not there. The others yield the blocks of as many missing devices as redundancy replaces, and
-    /// so these are not judged.
+    /// The first wanted write that is not there. The others may yield the blocks of as many missing devices as redundancy replaces: then
+    /// these are not judged.
     fn missing(&self, stripe: &Stripe<'_>) -> Option<(u16, u32)> {
         let is_missing = |wanted: &&Wanted| {
             let Some((column, units)) = stripe.get(wanted.column as usize) else { return true };
             match &units[usize::from(wanted.unit)] {
                 Seen::Absent => {
                     let absent = units.iter().filter(|seen| **seen == Seen::Absent).count();
-                    absent > usize::from(column.layout.parities())
+                    !wanted.yielded || absent > usize::from(column.layout.parities())
                 }
                 Seen::There { header, .. } => header.lost || header.content() < wanted.stamp,
                 Seen::Torn | Seen::Unreadable => true,

@@ -378,9 +378,19 @@ impl ArrayHost {
         let work = Work::Scrub { stripe, repair: true };
         match self.first_stage(&work) {
             Ok(Some(mut stage)) => {
-                // The server's locks of earlier tries stay until this one is done.
-                if let (RepairStage::Stripe(pass), Some(_)) = (&mut stage, &self.locks) {
-                    pass.past = self.past_tries(&task);
+                if let RepairStage::Stripe(pass) = &mut stage {
+                    // The server's locks of earlier tries stay until this one is done.
+                    if self.locks.is_some() || task.failed.is_some() || task.looks.is_some() {
+                        pass.past = self.past_tries(&task);
+                    }
+                    if task.looks.is_some() {
+                        pass.wanted = self.wanted(&task, stripe);
+                    }
+                    // Nobody continues it. Others may have hidden its record since.
+                    if task.failed.is_some() {
+                        pass.rule = Rule::FitParity;
+                        pass.traces = self.cut_short(&task, stripe);
+                    }
                 }
                 self.begin(now, Then::Resume(Box::new(task)), work, stage)
             }
@@ -850,6 +860,10 @@ impl ArrayHost {
                     (answer, job.work)
                 {
                     task.undecided.insert(stripe);
+                    task.looks = None;
+                }
+                if job.found.missing.is_some() {
+                    task.looks = None;
                 }
                 self.start(now, *task);
             }

@@ -139,7 +139,7 @@ impl Unflushed {
         }
         let wanted = newest.into_iter().map(|(block, stamp)| {
             let place = layout.place(block);
-            Wanted { unit: place.data_unit, column: place.offset, stamp }
+            Wanted { unit: place.data_unit, column: place.offset, stamp, yielded: true }
         });
         wanted.collect()
     }

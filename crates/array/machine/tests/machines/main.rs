@@ -7,6 +7,7 @@ mod edges;
 mod fences;
 mod forgotten;
 mod hidden;
+mod in_part;
 mod interleavings;
 #[cfg(feature = "mutations")]
 mod let_in;
