@@ -67,8 +67,8 @@ fn a_write_that_fails_leaves_no_parity_that_others_continue_from() {
             world.run();
             let failed = world.done.last().unwrap().result.clone();
             assert!(matches!(failed, Err(OpError::Lost { .. })), "{case}: {failed:?}");
-            // The second data unit of the third stripe.
-            let work = world.write(Span { start: 18, count: 1 });
+            // The second data unit of the third stripe, as a whole: records of other blocks would tell.
+            let work = world.write(Span { start: 18, count: 2 });
             assert_eq!(run(&mut world, 2, work), Ok(HostAnswer::Done), "{case}");
             let found = read(&mut world, 0, 22);
             let lost = Err(OpError::Lost { block: 22 });
