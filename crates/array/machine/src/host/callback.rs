@@ -16,7 +16,8 @@ use crate::{DeviceId, Held, LockMode, LockRange, OpId, PartId, Time};
 struct Part {
     range: LockRange,
     users: BTreeSet<u64>,
-    /// It has been called back: to be kept shared, or not at all.
+    /// It has been called back: to be kept shared, or not at all. One that may have passed another host's superseded try counts as
+    /// called back from its beginning.
     called: Option<bool>,
     /// The end of a part that has been called back. It is not renewed, so its users must be done by then.
     until: Option<Time>,
@@ -165,7 +166,8 @@ impl LockCache {
         (reached >= range.extent.end()).then_some(used)
     }
 
-    /// The server has granted an operation its whole set.
+    /// The server has granted an operation its whole set. Repairs and continuing tries may have passed what a superseded try of
+    /// another host holds. Such parts are theirs alone: a later operation would come between that try and the one that continues it.
     pub fn granted(
         &mut self,
         op: OpId,
@@ -176,8 +178,9 @@ impl LockCache {
         let mut used = Vec::new();
         for (index, &range) in (0u16..).zip(ranges) {
             let id = PartId { op, index };
-            let part =
-                Part { range, users: BTreeSet::new(), called: None, until: None, idle: None };
+            let passes = repair || !earlier.is_empty() && range.mode == LockMode::Shared;
+            let called = passes.then_some(false);
+            let part = Part { range, users: BTreeSet::new(), called, until: None, idle: None };
             self.places.insert((range.device, range.extent.start, id));
             self.longest = self.longest.max(u64::from(range.extent.count));
             self.parts.insert(id, part);

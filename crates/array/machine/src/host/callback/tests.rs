@@ -123,7 +123,7 @@ fn writes_that_wait_for_repairs_of_one_stripe_do_not_wait_for_each_other() {
     // The write goes on, and no repair comes between.
     assert_eq!(c.want(5, &[range(0, 1, X)], &[1], false, 0), Want::Wait);
     assert_eq!(c.done(4, 0).ready, [5]);
-    assert_eq!(c.want(6, &stripe, &[2], true, 0), Want::Wait);
+    assert_eq!(c.granted(op(6), &stripe, &[2], true), Want::Wait);
     assert_eq!(c.done(5, 0).ready, [6]);
 }
 
@@ -224,4 +224,19 @@ fn a_callback_may_bring_back_the_rest_of_its_grant() {
     };
     assert_eq!(granted(GiveBack::Called), (vec![], vec![part(1, 0)]));
     assert_eq!(granted(GiveBack::Grant), (vec![part(1, 0), part(1, 1)], vec![]));
+}
+
+/// Another host's superseded try still holds what these have passed.
+#[test]
+fn what_may_have_passed_a_superseded_try_serves_nobody_else() {
+    let mut c = cache();
+    c.granted(op(1), &[range(0, 4, X)], &[], true);
+    assert_eq!(c.want(2, &[range(0, 4, X)], &[], false, 0), Want::Ask);
+    assert_eq!(c.done(1, 0).free, [part(1, 0)]);
+    c.granted(op(3), &[range(0, 2, X)], &[], false);
+    c.superseded(3, 0);
+    c.granted(op(4), &[range(0, 2, X), range(2, 4, S)], &[3], false);
+    assert_eq!(c.want(5, &[range(2, 1, S)], &[], false, 0), Want::Ask);
+    assert_eq!(c.done(4, 0).free, [part(4, 1)]);
+    assert_eq!(c.done(3, 0).free, [], "these passed nobody");
 }
