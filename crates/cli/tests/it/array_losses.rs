@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::array::{Array, BLOCK, Blocks};
 use crate::common::relay::Place;
-use crate::common::traffic::{content, device};
+use crate::common::traffic::{content, device, tear};
 use crate::common::{code, signals, stderr, stdout, wait_for};
 use rustix::process::{Pid, Signal};
 
@@ -50,16 +50,6 @@ fn status_line(array: &Array, id: usize) -> String {
     text.lines().find(|line| line.starts_with(&format!("{id} "))).unwrap().to_owned()
 }
 
-/// Flips a byte of blocks of a device that does not run.
-fn tear(array: &Array, id: usize, blocks: std::ops::Range<usize>) {
-    let disk = array.disk(&format!("disk{id}"));
-    let mut bytes = std::fs::read(&disk).unwrap();
-    for block in blocks {
-        bytes[8192 + (2 << 20) + block * (BLOCK + 512) + 100] ^= 1;
-    }
-    std::fs::write(disk, bytes).unwrap();
-}
-
 /// A device is ended and given up, and another one's blocks are torn. Then the rebuild of the first one cannot have
 /// everything.
 fn beside_a_torn_one(array: &mut Array) {
@@ -69,7 +59,7 @@ fn beside_a_torn_one(array: &mut Array) {
     array.devices[1].take().unwrap().end();
     wait_for(|| device(array, 1)["condition"] == "failed");
     array.devices[2].take().unwrap().end();
-    tear(array, 2, 0..2);
+    tear(&array.disk("disk2"), 0..2);
     array.start(2, "disk2", &[]);
     wait_for(|| device(array, 2)["serving"] == true);
     array.start(1, "disk1-new", &["--create"]);

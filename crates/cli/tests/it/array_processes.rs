@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::array::{Array, BLOCK, Export};
 use crate::common::relay::Place;
 use crate::common::traffic::{
-    SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, work,
+    SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, tear, work,
 };
 use crate::common::{code, stderr, stdout, wait_for};
 use rustix::process::Signal;
@@ -218,17 +218,10 @@ fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
 }
 
 /// A device is ended, and its first four blocks are torn.
-fn tear(array: &mut Array, id: usize) {
+fn end_and_tear(array: &mut Array, id: usize) {
     array.devices[id].take().unwrap().end();
     let name = format!("disk{id}");
-    let disk = array.disk(&name);
-    let mut bytes = std::fs::read(&disk).unwrap();
-    // They are in front of all others behind two superblocks and two records.
-    let first = 8192 + (2 << 20);
-    for block in 0..4 {
-        bytes[first + block * (BLOCK + 512) + 100] ^= 1;
-    }
-    std::fs::write(&disk, bytes).unwrap();
+    tear(&array.disk(&name), 0..4);
     array.start(id, &name, &[]);
 }
 
@@ -241,9 +234,9 @@ fn content_that_cannot_be_known_is_an_error_and_not_data() {
     let mut blocks = host.connect();
     let written = content(SHARED);
     blocks.write(0, &written);
-    tear(&mut array, 0);
+    end_and_tear(&mut array, 0);
     array.wait_until_healthy();
-    tear(&mut array, 1);
+    end_and_tear(&mut array, 1);
     array.wait_until_healthy();
     let mut lost = Vec::new();
     for block in 0..SHARED {
@@ -274,7 +267,7 @@ fn a_torn_block_is_read_from_the_others() {
     let mut blocks = host.connect();
     blocks.write(0, &content(SHARED));
     let before = blocks.read(0, SHARED);
-    tear(&mut array, 1);
+    end_and_tear(&mut array, 1);
     array.wait_until_healthy();
     assert!(blocks.read(0, SHARED) == before);
     let scrub = array.lockify("scrub", &["--repair"]);

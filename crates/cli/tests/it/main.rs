@@ -13,6 +13,7 @@ mod array_losses;
 mod array_members;
 mod array_partitions;
 mod array_processes;
+mod array_random;
 mod array_services;
 mod array_shapes;
 mod array_spares;

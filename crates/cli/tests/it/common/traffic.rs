@@ -1,9 +1,11 @@
 //! The reads and writes of hosts of an array of real processes in tests, and their judge.
 
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::array::{Array, BLOCK, Blocks, Export};
+use super::nbd::head;
 use super::relay::Place;
 use super::{code, stderr, stdout, wait_for};
 
@@ -11,10 +13,14 @@ use super::{code, stderr, stdout, wait_for};
 pub const SHARED: usize = 20;
 
 /// Numbers, the same in every run except for the order of arrivals.
-struct Numbers(u64);
+pub struct Numbers(u64);
 
 impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
         // Knuth's MMIX.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -49,6 +55,38 @@ pub fn work(export: &Export, seed: u64, operations: usize) {
             blocks.write(start, &content(count));
         }
     }
+}
+
+/// The same on a connection, until something is not answered, or by an error.
+pub fn attempt(blocks: &mut Blocks, numbers: &mut Numbers, operations: usize) -> io::Result<()> {
+    for _ in 0..operations {
+        let (start, count) = numbers.place();
+        let reads = numbers.below(3) == 0;
+        if reads {
+            let request = head((0, 0), 7, (start * BLOCK) as u64, (count * BLOCK) as u32);
+            blocks.0.0.write_all(&request)?;
+        } else {
+            blocks.try_begin_write(7, start, &content(count))?;
+        }
+        let (error, _) = blocks.0.reply_unless_over()?;
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error as i32));
+        }
+        if reads {
+            blocks.0.0.read_exact(&mut vec![0; count * BLOCK])?;
+        }
+    }
+    Ok(())
+}
+
+/// Flips a byte of blocks in the file of a device that does not run.
+pub fn tear(disk: &Path, blocks: impl IntoIterator<Item = usize>) {
+    let mut bytes = std::fs::read(disk).unwrap();
+    for block in blocks {
+        // They are in front of all others behind two superblocks and two records.
+        bytes[8192 + (2 << 20) + block * (BLOCK + 512) + 100] ^= 1;
+    }
+    std::fs::write(disk, bytes).unwrap();
 }
 
 /// Has so many writes under way, of which no answer is waited for.
