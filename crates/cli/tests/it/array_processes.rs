@@ -259,6 +259,32 @@ fn content_that_cannot_be_known_is_an_error_and_not_data() {
     array.assert_clean();
 }
 
+/// A backup puts a device's file back, several times. The device is left out, whoever notices first, and then rebuilt.
+#[test]
+fn a_medium_that_is_an_older_copy_is_rebuilt() {
+    let mut array = array("timestamp-ordering");
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    for round in 0..5 {
+        let (disk, older) = (array.disk("disk1"), array.disk("older"));
+        blocks.write(0, &content(SHARED));
+        array.devices[1].take().unwrap().kill();
+        std::fs::copy(&disk, &older).unwrap();
+        array.start(1, "disk1", &[]);
+        array.wait_until_back(1);
+        let newest = content(SHARED);
+        blocks.write(0, &newest);
+        array.devices[1].take().unwrap().kill();
+        std::fs::rename(&older, &disk).unwrap();
+        array.start(1, "disk1", &[]);
+        assert!(blocks.read(0, SHARED) == newest, "round {round}");
+        wait_for(|| device(&array, 1)["condition"] == "failed");
+        array.wait_until_back(1);
+        assert!(blocks.read(0, SHARED) == newest, "round {round}");
+    }
+    judge(array, vec![host]);
+}
+
 /// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.
 #[test]
 fn a_torn_block_is_read_from_the_others() {

@@ -655,6 +655,11 @@ impl Process {
         self.fence_silent_hosts(now);
         // A device that has never served has no blocks of the array to check or to be let in with.
         if !self.disk.store().is_in_service() {
+            // An older copy is refused. That tells it when the array goes on without it, which it has to know before it can be rebuilt:
+            // nobody else informs a device that is out.
+            if self.device.is_out_of_date() {
+                self.ask_to_be_let_in();
+            }
             return;
         }
         self.give_up_old_copy();
