@@ -39,7 +39,7 @@ impl From<Code> for ExitCode {
 pub const HELP: &str = "\
 Exit codes:
   0    success
-  1    check, sim, demo: a rule was violated; status: something is wrong with the cluster
+  1    check, sim, demo: a rule was violated; status: something is wrong with the cluster, the array or the kernel
   2    the command line or an input file cannot be understood
   3    the daemon, the cluster or the system failed
   run ends as its command does (128 + N if signal N ended it), or with

@@ -16,6 +16,7 @@ mod fence_lockify;
 mod health;
 mod hold;
 mod inspect;
+mod kernel;
 mod locks;
 mod manual;
 mod memory_server;
@@ -62,6 +63,7 @@ enum Command {
     MemoryServer(memory_server::Args),
     RemoteLock(remote_lock::Args),
     Array(array::Args),
+    Kernel(kernel::Args),
     Demo(demo::Args),
     Check(check::Args),
     Sim(sim::Args),
@@ -106,6 +108,7 @@ fn dispatch(command: Command) -> Ended {
         Command::MemoryServer(args) => memory_server::run(&args),
         Command::RemoteLock(args) => remote_lock::run(&args),
         Command::Array(args) => array::run(&args),
+        Command::Kernel(args) => kernel::run(&args),
         Command::Demo(args) => demo::run(args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
