@@ -260,28 +260,58 @@ fn content_that_cannot_be_known_is_an_error_and_not_data() {
 }
 
 /// A backup puts a device's file back, several times. The device is left out, whoever notices first, and then rebuilt.
-#[test]
-fn a_medium_that_is_an_older_copy_is_rebuilt() {
+fn a_medium_is_an_older_copy(id: usize) {
     let mut array = array("timestamp-ordering");
     let host = array.export(1);
     let mut blocks = host.connect();
+    let name = format!("disk{id}");
     for round in 0..5 {
-        let (disk, older) = (array.disk("disk1"), array.disk("older"));
+        let (disk, older) = (array.disk(&name), array.disk("older"));
         blocks.write(0, &content(SHARED));
-        array.devices[1].take().unwrap().kill();
+        array.devices[id].take().unwrap().kill();
         std::fs::copy(&disk, &older).unwrap();
-        array.start(1, "disk1", &[]);
-        array.wait_until_back(1);
+        array.start(id, &name, &[]);
+        array.wait_until_back(id);
         let newest = content(SHARED);
         blocks.write(0, &newest);
-        array.devices[1].take().unwrap().kill();
+        array.devices[id].take().unwrap().kill();
         std::fs::rename(&older, &disk).unwrap();
-        array.start(1, "disk1", &[]);
+        array.start(id, &name, &[]);
         assert!(blocks.read(0, SHARED) == newest, "round {round}");
-        wait_for(|| device(&array, 1)["condition"] == "failed");
-        array.wait_until_back(1);
+        wait_for(|| device(&array, id)["condition"] == "failed");
+        array.wait_until_back(id);
         assert!(blocks.read(0, SHARED) == newest, "round {round}");
     }
+    judge(array, vec![host]);
+}
+
+#[test]
+fn a_medium_that_is_an_older_copy_is_rebuilt() {
+    a_medium_is_an_older_copy(1);
+}
+
+/// The lowest device otherwise decides who is given up.
+#[test]
+fn the_first_devices_medium_that_is_an_older_copy_is_rebuilt() {
+    a_medium_is_an_older_copy(0);
+}
+
+/// Nobody has to say that an empty medium is none of the array's.
+#[test]
+fn the_array_goes_on_without_a_first_device_whose_medium_is_empty() {
+    let mut array = array("device-locking");
+    let host = array.export(1);
+    let mut blocks = host.connect();
+    let written = content(SHARED);
+    blocks.write(0, &written);
+    array.devices[0].take().unwrap().kill();
+    array.start(0, "disk0-new", &["--create"]);
+    assert!(blocks.read(0, SHARED) == written);
+    wait_for(|| device(&array, 0)["condition"] == "failed");
+    let replaced = array.lockify("replace", &["--id", "0"]);
+    assert_eq!(code(&replaced), 0, "{}{}", stdout(&replaced), stderr(&replaced));
+    array.wait_until_healthy();
+    assert!(blocks.read(0, SHARED) == written);
     judge(array, vec![host]);
 }
 

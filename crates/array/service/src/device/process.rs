@@ -822,10 +822,12 @@ impl Process {
         }
     }
 
-    /// Returns true if this is the lowest member of those whose clocks are right.
+    /// Returns true if this is the lowest member of those that are in service and whose clocks are right. Others do nothing for
+    /// the array, and the lowest one may be the one to be given up.
     fn leads(&self) -> bool {
-        let right = |id: &DeviceId| !self.wrong_clocks.contains_key(id);
-        self.off.is_none() && self.members.list().into_iter().find(right) == Some(self.me)
+        let is_new = |id: &DeviceId| self.in_service.get(id) == Some(&false);
+        let acts = |id: &DeviceId| !self.wrong_clocks.contains_key(id) && !is_new(id);
+        self.off.is_none() && self.members.list().into_iter().find(acts) == Some(self.me)
     }
 
     /// A new device's blocks become the array's: when all are new, or when the array knows that it has nothing.
