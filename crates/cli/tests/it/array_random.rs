@@ -235,12 +235,14 @@ impl Storm<'_> {
         self.array().walls[&place].set(0);
     }
 
-    /// All devices are good. Those that the array has gone on without are rebuilt.
+    /// All devices are good, and know all that hosts have written: a device may be lost again. Those that the array has gone on
+    /// without are rebuilt.
     fn until_whole(&self) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let array = self.array();
-            if array.is_healthy() {
+            let mut devices = (0..self.devices).map(|id| device(&array, id));
+            if array.is_healthy() && devices.all(|device| device["unsettled"] == false) {
                 return;
             }
             let status = stdout(&array.lockify("status", &[]));

@@ -931,8 +931,11 @@ impl Process {
     }
 
     fn report(&self) -> Report {
-        let away =
-            "it waits until more than half of the devices and witnesses have let it in again";
+        let away = if self.device.is_out_of_date() {
+            "its medium is an older copy of what the array has: it is rebuilt when the array goes on without it"
+        } else {
+            "it waits until more than half of the devices and witnesses have let it in again"
+        };
         let away = || (!self.device.is_let_in()).then(|| away.into());
         let waits = self.waits().or_else(|| self.off.clone()).or_else(away);
         Report {
