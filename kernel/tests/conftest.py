@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loads kernel/apply and kernel/build, which have no suffix, as modules."""
+"""Loads kernel/apply, kernel/build and kernel/make-series, which have no suffix, as modules."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def load(name: str, program: str) -> ModuleType:
 @pytest.fixture(scope="session")
 def applier() -> ModuleType:
     return load("applier", "apply")
+
+
+@pytest.fixture(scope="session")
+def maker() -> ModuleType:
+    return load("maker", "make-series")
 
 
 @pytest.fixture(scope="session")

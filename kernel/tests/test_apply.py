@@ -16,7 +16,6 @@ def skeleton(applier: ModuleType, tree: Path, kernel: str = "6.12") -> None:
     """A tree with nothing but what the hooks look for."""
     version, patchlevel = kernel.split(".")
     tree.mkdir(exist_ok=True)
-    (tree / "include/linux").mkdir(parents=True)
     (tree / "Makefile").write_text(f"VERSION = {version}\nPATCHLEVEL = {patchlevel}\n")
     definitions: dict[tuple[str, str | None], list[str]] = {}
     for hook in applier.load_hooks(kernel):
@@ -25,20 +24,17 @@ def skeleton(applier: ModuleType, tree: Path, kernel: str = "6.12") -> None:
             lines[i : i + len(hook.anchor)] for i in range(len(lines))
         ]:
             lines.extend(hook.anchor)
-    for file in {file for file, _ in definitions}:
+    for file in {file for file, _ in definitions} - set(applier.load_sources(kernel)):
         write_file(tree / file, {w: a for (f, w), a in definitions.items() if f == file})
 
 
 def write_file(path: Path, definitions: dict[str | None, list[str]]) -> None:
-    top = {line for line in definitions.get(None, [])}
+    inner = {within for within in definitions if within}
     lines = []
-    for within, anchors in definitions.items():
-        if within is None:
-            continue
-        top.discard(within)
+    for within in inner:
         lines += [within if within.endswith("{") else within + "void)\n{"]
-        lines += ["\t" + anchor for anchor in anchors] + ["}"]
-    lines += sorted(top)
+        lines += ["\t" + anchor for anchor in definitions[within]] + ["}"]
+    lines += [line for line in definitions.get(None, []) if line not in inner]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
 
@@ -63,17 +59,19 @@ def test_every_hook_is_applied_and_every_file_copied(
     hooks = applier.load_hooks(kernel)
     assert applier.apply(tree) == len(hooks)
     changed = {path for path, text in before.items() if path.read_text() != text}
-    assert changed == {tree / hook.file for hook in hooks}
-    for source in (KERNEL / "src").iterdir():
-        folder = "include/linux" if source.name == applier.PUBLIC_HEADER else "fs/dlm"
-        assert (tree / folder / source.name).read_text() == source.read_text()
+    sources = applier.load_sources(kernel)
+    assert changed == {tree / hook.file for hook in hooks if hook.file not in sources}
+    hooked = {hook.file for hook in hooks}
+    assert set(sources) == {str(path.relative_to(KERNEL / "src")) for path in (KERNEL / "src").rglob("*") if path.is_file()}
+    for name, text in sources.items():
+        assert ((tree / name).read_text() == text) != (name in hooked)
 
 
 def test_each_hook_that_does_not_fit_is_named_and_nothing_changes(
     applier: ModuleType, tree: Path
 ) -> None:
     for hook in applier.load_hooks("6.12"):
-        if not hook.anchor:
+        if not hook.anchor or hook.file in applier.load_sources("6.12"):
             continue
         path = tree / hook.file
         good = path.read_text()
@@ -134,9 +132,29 @@ def test_hooks_go_where_they_say(applier: ModuleType, tree: Path) -> None:
     assert "int dlm_lock(dlm_lockspace_t *lockspace," not in lines
 
 
+def test_a_part_of_a_tree_gets_what_is_compiled(applier: ModuleType, tree: Path) -> None:
+    for path in contents(tree):
+        if path.relative_to(tree).parts[0] not in ("Makefile", "fs", "include"):
+            path.unlink()
+    with pytest.raises(applier.Refused, match="MAINTAINERS.*no such file"):
+        applier.apply(tree)
+    applier.apply(tree, code=True)
+    assert {path.name for path in tree.iterdir() if any(path.rglob("*")) or path.is_file()} == {"Makefile", "fs", "include"}
+    assert (tree / "fs/dlm/claim.c").exists()
+
+
+def test_a_kernel_gets_its_own_lines_of_the_sources(applier: ModuleType) -> None:
+    text = "a\n#if LINUX_6_1\nold\n#ifdef X\nx\n#else\ny\n#endif\n#else\nnew\n#endif\n#if Z\nz\n#else\nw\n#endif\nb\n"
+    kept = "#if Z\nz\n#else\nw\n#endif\nb\n"
+    assert applier.for_kernel(text, "6.1") == "a\nold\n#ifdef X\nx\n#else\ny\n#endif\n" + kept
+    assert applier.for_kernel(text, "6.12") == applier.for_kernel(text, "7.2") == "a\nnew\n" + kept
+    for kernel in applier.KERNELS:
+        assert not any("if LINUX_" in text for text in applier.load_sources(kernel).values())
+
+
 def test_one_definition_may_have_two_first_lines(applier: ModuleType) -> None:
     hook = applier.Hook(
-        name="x", file="f", within="int f(", anchor=("a();",), place="before", text="b();"
+        name="x", patch="p", file="f", within="int f(", anchor=("a();",), place="before", text="b();"
     )
     lines = ["#ifdef X", "int f(int a)", "#else", "int f(void)", "#endif", "{", "\ta();", "}"]
     assert applier.apply_hook(lines, hook)[6:8] == ["\tb();", "\ta();"]
@@ -144,7 +162,7 @@ def test_one_definition_may_have_two_first_lines(applier: ModuleType) -> None:
 
 def test_declarations_are_no_definitions(applier: ModuleType) -> None:
     hook = applier.Hook(
-        name="x", file="f", within="int f(", anchor=("a();",), place="before", text="b();"
+        name="x", patch="p", file="f", within="int f(", anchor=("a();",), place="before", text="b();"
     )
     lines = ["int f(int a,", "\tint b);", "int f(int a,", "\tint b)", "{", "\ta();", "}"]
     assert applier.apply_hook(lines, hook)[5] == "\tb();"

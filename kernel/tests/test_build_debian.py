@@ -166,7 +166,7 @@ def test_what_is_installed_stays_when_its_successor_is_refused(
 ) -> None:
     newer = tmp_path / "kernel"
     shutil.copytree(KERNEL, newer, ignore=shutil.ignore_patterns("__pycache__", "modules-*"))
-    with (newer / "src/claim.c").open("a") as file:
+    with (newer / "src/fs/dlm/claim.c").open("a") as file:
         file.write("/* another version */\n")
     with debian.source(unexpected):
         done = debian.run(newer / "dkms/install", debian.release)

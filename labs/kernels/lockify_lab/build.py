@@ -172,7 +172,7 @@ def _changes(kernel: Kernel) -> dict[str, str]:
 
 def _takes_part(path: Path) -> bool:
     hidden = any(part.startswith((".", "__")) for part in path.parts)
-    return not hidden and path.parts[0] in ("apply", "hooks.toml", "src")
+    return not hidden and (path.parts[0] in ("apply", "hooks.toml") or path.parts[:2] in (("src", "fs"), ("src", "include")))
 
 
 def _left(end: float) -> float:
@@ -221,7 +221,7 @@ def _synchronise(kernel: Kernel, tree: Path, end: float) -> None:
     if folder is not None:
         wanted = tree / "wanted"
         _copy_patched(tree / "stock", wanted)
-        command([folder / "apply", "--kernel", kernel.version, wanted], min(_left(end), 300))
+        command([folder / "apply", "--code", "--kernel", kernel.version, wanted], min(_left(end), 300))
         _refuse_changes_elsewhere(wanted)
     elif not kernel.stock:
         say("the repository has no kernel/apply: this is the stock kernel")

@@ -1,4 +1,4 @@
-"""The kernel's report of the claim's own tests, which run when a node boots (kernel/src/claim_test.c)."""
+"""The kernel's report of the claim's own tests, which run when a node boots (kernel/src/fs/dlm/claim_test.c)."""
 
 from __future__ import annotations
 

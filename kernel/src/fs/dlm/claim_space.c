@@ -215,7 +215,12 @@ void dlm_claim_new_lockspace(struct dlm_ls *ls)
 	INIT_WORK(&cs->send_work, claim_send_work);
 	INIT_DELAYED_WORK(&cs->parked_work, claim_parked_work);
 	INIT_DELAYED_WORK(&cs->overdue_work, claim_overdue_work);
-	claim_timer_setup(&cs->timer, claim_timer);
+#if LINUX_7_2
+	hrtimer_setup(&cs->timer, claim_timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+#else
+	hrtimer_init(&cs->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+	cs->timer.function = claim_timer;
+#endif
 }
 
 static void free_claims(struct list_head *link)
@@ -281,8 +286,11 @@ void dlm_claim_fail_lockspace(struct dlm_ls *ls)
 
 int dlm_claim_init(void)
 {
-	claim_wq = alloc_workqueue("dlm_claim", WQ_MEM_RECLAIM | WQ_HIGHPRI |
-						CLAIM_WQ_FLAGS, 0);
+#if LINUX_7_2
+	claim_wq = alloc_workqueue("dlm_claim", WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_PERCPU, 0);
+#else
+	claim_wq = alloc_workqueue("dlm_claim", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+#endif
 	return claim_wq ? 0 : -ENOMEM;
 }
 

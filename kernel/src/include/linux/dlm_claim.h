@@ -9,6 +9,8 @@
 #ifndef __LINUX_DLM_CLAIM_H__
 #define __LINUX_DLM_CLAIM_H__
 
+#ifdef CONFIG_DLM_CLAIM
+
 /*
  * For new requests. The caller is creating the object that the lock belongs
  * to, and holds locks that keep every other node from learning of it.
@@ -21,5 +23,10 @@
  * wait for claims (two nodes could wait for each other for ever).
  */
 #define DLM_LKF_FREED	0x02000000
+
+#else
+#define DLM_LKF_CLAIM	0
+#define DLM_LKF_FREED	0
+#endif
 
 #endif

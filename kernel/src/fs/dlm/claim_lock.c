@@ -17,8 +17,10 @@ bool dlm_claim_valid_lock(int mode, struct dlm_lksb *lksb, u32 flags,
 	struct dlm_args args;
 
 	return !set_lock_args(mode, lksb, flags, 0,
-#ifdef CONFIG_DLM_DEPRECATED_API	/* of 6.1 */
+#if LINUX_6_1
+#ifdef CONFIG_DLM_DEPRECATED_API
 			      0,
+#endif
 #endif
 			      ast, astarg, bast, &args);
 }
@@ -57,11 +59,11 @@ void dlm_claim_unpark(struct dlm_rsb *r)
 {
 	process_lookup_list(r);
 }
+#if LINUX_6_1
 
 /* A claim must not overtake the REMOVE of the name's last life. */
 void dlm_claim_before_lookup(struct dlm_rsb *r)
 {
-#if CLAIM_HAS_PENDING_REMOVE
 	wait_pending_remove(r);
-#endif
 }
+#endif

@@ -11,7 +11,6 @@
 #include "lock.h"
 #include "lockspace.h"
 #include "member.h"
-#include "claim_compat.h"
 
 enum claim_state {
 	CLAIM_PENDING,		/* we are the master unless the directory objects */
@@ -92,13 +91,8 @@ struct claim_parked {
 	void			(*bast)(void *astarg, int mode);
 };
 
-/* A KUnit test has no cluster. */
 static inline int claim_our_nodeid(void)
 {
-#if IS_ENABLED(CONFIG_DLM_CLAIM_KUNIT_TEST)
-	if (current->kunit_test)
-		return 1;
-#endif
 	return dlm_our_nodeid();
 }
 

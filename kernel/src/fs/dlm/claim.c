@@ -50,6 +50,12 @@ static void count(struct dlm_claims *cs, enum dlm_claim_counter counter)
 	spin_unlock_bh(&cs->lock);
 }
 
+/* Another node wants a lock of a claimed resource. */
+bool dlm_claimed(struct dlm_rsb *r)
+{
+	return r->res_claim;
+}
+
 /*
  * Making a claim.
  */
@@ -60,9 +66,15 @@ static bool may_claim(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	struct dlm_claims *cs = &ls->ls_claims;
 
 	if (READ_ONCE(cs->mode) == DLM_CLAIM_OFF || !READ_ONCE(cs->limit) ||
-	    READ_ONCE(cs->stopping) || dlm_no_directory(ls) || dlm_locking_stopped(ls) ||
-	    claim_user_lock(lkb))
+	    READ_ONCE(cs->stopping) || dlm_no_directory(ls) || dlm_locking_stopped(ls))
 		return false;
+#if LINUX_6_1
+	if (lkb->lkb_flags & DLM_IFL_USER)
+		return false;
+#else
+	if (test_bit(DLM_DFL_USER_BIT, &lkb->lkb_dflags))
+		return false;
+#endif
 	/* a resource that this node knows nothing of */
 	return !r->res_claim && !r->res_first_lkid &&
 	       list_empty(&r->res_lookup) && list_empty(&r->res_grantqueue) &&
@@ -76,7 +88,11 @@ static struct dlm_claim *make_claim(struct dlm_rsb *r)
 	struct claim_dir *dir;
 	struct dlm_claim *c;
 
+#if LINUX_7_2
+	c = kzalloc_obj(*c, GFP_ATOMIC);
+#else
 	c = kzalloc(sizeof(*c), GFP_ATOMIC);
+#endif
 	if (!c)
 		return NULL;
 	c->r = r;
@@ -132,10 +148,15 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 		return -1;
 
 	c = NULL;
+#if LINUX_6_1
 	if (asked && may_claim(r, lkb)) {
 		dlm_claim_before_lookup(r);
 		c = make_claim(r);
 	}
+#else
+	if (asked && may_claim(r, lkb))
+		c = make_claim(r);
+#endif
 	if (!c) {
 		atomic64_inc(&claims_of(r)->lookups);
 		return -1;

@@ -43,6 +43,20 @@ static void names_come_back(struct kunit *test)
 	KUNIT_EXPECT_NULL(test, unpack_name(p, all + used, name, &len));
 }
 
+/* The example in Documentation/filesystems/dlm-claim-wire.rst. */
+static void names_are_packed_as_specified(struct kunit *test)
+{
+	static const u8 wanted[] = { 0x02, 0x03, 0x61, 0x62, 0x02, 0x02, 0x63 };
+	u8 last[DLM_RESNAME_MAXLEN] = { 0 }, packed[sizeof(wanted)];
+	unsigned int size;
+
+	size = pack_name(packed, last, "ab", 2);
+	KUNIT_EXPECT_EQ(test, size, 4u);
+	size += pack_name(packed + size, last, "ac", 2);
+	KUNIT_EXPECT_EQ(test, size, (unsigned int)sizeof(wanted));
+	KUNIT_EXPECT_EQ(test, memcmp(packed, wanted, sizeof(wanted)), 0);
+}
+
 /* Whatever is cut off: nothing behind the end is read. */
 static void cut_names_are_malformed(struct kunit *test)
 {
@@ -226,6 +240,7 @@ static void members_agree_on_the_lowest_limit(struct kunit *test)
 
 static struct kunit_case claim_cases[] = {
 	KUNIT_CASE(names_come_back),
+	KUNIT_CASE(names_are_packed_as_specified),
 	KUNIT_CASE(cut_names_are_malformed),
 	KUNIT_CASE(answers_are_checked),
 	KUNIT_CASE(masters_are_found),

@@ -5,6 +5,7 @@
  */
 #include "claim_internal.h"
 #include "claim_trace.h"
+#include "midcomms.h"
 
 /*
  * Messages. Those of claims have m_lkid = the batch's number and m_result = the
@@ -75,7 +76,11 @@ static struct dlm_mhandle *new_message(struct dlm_ls *ls, int nodeid, int type,
 	struct dlm_mhandle *mh;
 	char *buf;
 
-	mh = claim_mhandle(nodeid, sizeof(*ms) + len, &buf);
+#if LINUX_6_1
+	mh = dlm_midcomms_get_mhandle(nodeid, sizeof(*ms) + len, GFP_ATOMIC, &buf);
+#else
+	mh = dlm_midcomms_get_mhandle(nodeid, sizeof(*ms) + len, &buf);
+#endif
 	if (!mh)
 		return NULL;
 	ms = (struct dlm_message *)buf;
@@ -223,7 +228,11 @@ struct claim_dir *claim_get_dir(struct dlm_claims *cs, int nodeid)
 
 	if (dir)
 		return dir;
+#if LINUX_7_2
+	dir = kzalloc_obj(*dir, GFP_ATOMIC);
+#else
 	dir = kzalloc(sizeof(*dir), GFP_ATOMIC);
+#endif
 	if (!dir)
 		return NULL;
 	dir->nodeid = nodeid;
@@ -279,7 +288,11 @@ static void receive_claims(struct dlm_ls *ls, const struct dlm_message *ms)
 	struct claim_reply *reply;
 	unsigned int len;
 
+#if LINUX_7_2
+	reply = kzalloc_obj(*reply, GFP_ATOMIC);
+#else
 	reply = kzalloc(sizeof(*reply), GFP_ATOMIC);
+#endif
 	if (!reply) {
 		log_error(ls, "no memory to answer claims of node %d: it asks again",
 			  from);
@@ -536,7 +549,3 @@ void claim_take_unanswered(struct dlm_claims *cs, struct list_head *list)
 		kfree(reply);
 	}
 }
-
-#if IS_ENABLED(CONFIG_DLM_CLAIM_KUNIT_TEST)
-#include "claim_test.c"
-#endif

@@ -23,6 +23,8 @@ struct dlm_rsb;
 struct dlm_message;
 struct rcom_config;
 
+#ifdef CONFIG_DLM_CLAIM
+
 /* Not taken by any kernel, and away from the next free ones. */
 #define DLM_MSG_CLAIM		32
 #define DLM_MSG_CLAIM_REPLY	33
@@ -118,6 +120,7 @@ int dlm_claim_validate_master(struct dlm_rsb *r, int from_nodeid);
 bool dlm_claim_granted(struct dlm_rsb *r, struct dlm_lkb *lkb, int rv);
 
 /* From the receiving path. */
+bool dlm_claimed(struct dlm_rsb *r);
 bool dlm_claim_is_message(__le32 type);
 bool dlm_claim_receive(struct dlm_ls *ls, const struct dlm_message *ms);
 
@@ -141,6 +144,108 @@ void dlm_claim_ungrant(struct dlm_rsb *r, struct dlm_lkb *lkb);
 int dlm_claim_request(struct dlm_rsb *r, struct dlm_lkb *lkb);
 void dlm_claim_await_lookup(struct dlm_lkb *lkb, int nodeid);
 void dlm_claim_unpark(struct dlm_rsb *r);
+#if LINUX_6_1
 void dlm_claim_before_lookup(struct dlm_rsb *r);
+#endif
+
+#else /* !CONFIG_DLM_CLAIM */
+
+/* nothing comes before them */
+#define dlm_stock_lock		dlm_lock
+#define dlm_stock_unlock	dlm_unlock
+
+static inline int dlm_claim_init(void)
+{
+	return 0;
+}
+
+static inline void dlm_claim_exit(void)
+{
+}
+
+static inline void dlm_claim_new_lockspace(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_fail_lockspace(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_release_lockspace(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_create_debug_file(struct dlm_ls *ls,
+					       struct dentry *dir)
+{
+}
+
+static inline void dlm_claim_delete_debug_file(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_recover(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_members_polled(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_recovered(struct dlm_ls *ls)
+{
+}
+
+static inline void dlm_claim_tell(struct dlm_ls *ls, struct rcom_config *rf)
+{
+}
+
+static inline void dlm_claim_told(struct dlm_ls *ls,
+				  const struct rcom_config *rf, int nodeid)
+{
+}
+
+static inline int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
+{
+	return -1;
+}
+
+static inline int dlm_claim_validate_master(struct dlm_rsb *r, int from_nodeid)
+{
+	return 1;
+}
+
+static inline bool dlm_claim_granted(struct dlm_rsb *r, struct dlm_lkb *lkb,
+				     int rv)
+{
+	return false;
+}
+
+static inline bool dlm_claimed(struct dlm_rsb *r)
+{
+	return false;
+}
+
+static inline bool dlm_claim_is_message(__le32 type)
+{
+	return false;
+}
+
+static inline bool dlm_claim_receive(struct dlm_ls *ls,
+				     const struct dlm_message *ms)
+{
+	return false;
+}
+
+static inline int dlm_claim_wait(struct dlm_ls *ls)
+{
+	return 0;
+}
+
+static inline void dlm_claim_wait_at_exit(struct dlm_ls *ls)
+{
+}
+
+#endif /* CONFIG_DLM_CLAIM */
 
 #endif
