@@ -198,10 +198,10 @@ def test_another_content_is_another_version(
     for part in builder.PARTS:
         path = tmp_path / part
         if (KERNEL / part).is_dir():
-            path.mkdir()
+            path.mkdir(parents=True)
             path = path / "file"
         path.write_text("before")
     monkeypatch.setattr(builder, "HERE", tmp_path)
     before = builder.our_version()
-    (tmp_path / "src/file").write_text("after")
+    (tmp_path / "src/fs/file").write_text("after")
     assert builder.our_version() != before
