@@ -130,6 +130,23 @@ def test_a_file_or_hook_without_a_patch_is_refused(maker: ModuleType) -> None:
         maker.check_plan(dataclasses.replace(plan, patches=empty))
 
 
+def test_a_build_without_the_claim_is_no_proof(maker: ModuleType, tmp_path: Path) -> None:
+    config = tmp_path / ".config"
+    config.write_text("CONFIG_X=y\n" + maker.CONFIGURATIONS["on"])
+    maker.check_config(config)
+    config.write_text("CONFIG_DLM_CLAIM=y\n")
+    with pytest.raises(maker.Refused, match="lacks `CONFIG_DLM_CLAIM_KUNIT_TEST=y`"):
+        maker.check_config(config)
+
+
+def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "linux-source-5.10.tar.xz").touch()
+    for source, words in (("linux-source-5.10.tar.xz", "is Linux 5.10"), ("linux.tar", "does not tell a version")):
+        command = [str(KERNEL / "make-series"), "--check", "--source", str(tmp_path / source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
 def test_a_sender_signs_with_the_documented_step(maker: ModuleType, stock: dict[str, Path], tmp_path: Path) -> None:
     """README.md's commands, as they stand there; with the signature checkpatch.pl wants nothing more."""
     tree = maker.take(stock["6.12"], maker.touched("6.12"), tmp_path / "linux")
