@@ -1,4 +1,5 @@
-"""xfstests against the claim: what is refused, how `check`'s output is read, and what counts as a difference."""
+"""xfstests: what is refused, how `check`'s output is read, what counts as a difference, and what a file system of one
+host runs on."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ import pytest
 
 from lockify_lab import LabError, UsageError
 from lockify_lab.cli import main
-from lockify_lab.xfstests import checkout
+from lockify_lab.xfstests import checkout, ways
 from lockify_lab.xfstests.results import DIED, FAILED, HUNG, NOT_RUN, PASSED, Progress, Result, Run, compare
 from lockify_lab.xfstests.shares import shares
+
+BUILT = ("kernels", "lockify")
 
 # As `check` writes it: the name when a test starts, the rest of the line when it has ended.
 TOLD = """FSTYP         -- gfs2
@@ -82,7 +85,7 @@ TESTS = ("generic/001", "generic/002", "generic/003")
 
 def _run(claim: str, *verdicts: str) -> Run:
     results = {test: Result(verdict, 1.0) for test, verdict in zip(TESTS, verdicts, strict=True)}
-    return Run("gfs2", claim, f"/out/{claim}", results, claims=500 if claim == "on" else 0)
+    return Run("gfs2", f"claim {claim}", f"/out/{claim}", results, claims=500 if claim == "on" else 0)
 
 
 def test_the_same_set_passes_whatever_else_fails() -> None:
@@ -104,9 +107,12 @@ def test_an_empty_comparison_is_no_success() -> None:
     assert "only 1 of 3 tests passed" in told
     passed = (PASSED, PASSED, PASSED)
     [told] = compare(_run("off", *passed), replace(_run("on", *passed), claims=0), TESTS)
-    assert "0 with it on" in told
+    assert "0 claims were made, claim off, and 0, claim on" in told
     [told] = compare(replace(_run("off", *passed), claims=1), _run("on", *passed), TESTS)
-    assert "1 claims were made with the claim off" in told
+    assert "1 claims were made, claim off" in told
+    # A file system of one host has none.
+    before, after = (replace(_run("off", *passed), how=how, claims=None) for how in ("on disks", "on an array"))
+    assert compare(before, after, TESTS) == []
 
 
 def test_damage_and_complaints_count_if_only_the_claim_has_them() -> None:
@@ -186,3 +192,51 @@ def test_bad_arguments_are_refused(
 ) -> None:
     assert main(["test", "--xfstests", str(tmp_path), *words.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+# As xfstests' own: what it is given, and what it does with it.
+CHECK = """#!/bin/sh
+. "$HOST_OPTIONS"
+[ "$1" = --exact-order ] && shift
+mkdir -p "$SCRATCH_MNT"
+wipefs -q -a "$SCRATCH_DEV" && mkfs -t "$FSTYP" "$SCRATCH_DEV" >/dev/null 2>&1 || exit
+mount "$TEST_DEV" "$TEST_DIR" && mount "$SCRATCH_DEV" "$SCRATCH_MNT" || exit
+for test; do
+    printf '%s ' "$test"
+    sh "tests/$test" && echo "  1s" || echo "- output mismatch"
+done
+umount "$TEST_DIR" "$SCRATCH_MNT"
+"""
+CHECKS = {
+    "generic/001": "echo $FSTYP >$TEST_DIR/name && sync",
+    "generic/002": "cp $TEST_DIR/name $SCRATCH_MNT && [ $(cat $SCRATCH_MNT/name) = $FSTYP ]",
+    "generic/003": "echo c >/proc/sysrq-trigger",
+    "generic/004": "[ $(cat $TEST_DIR/name) = $FSTYP ] && [ ! -e $SCRATCH_MNT/name ]",
+    "generic/005": "case $TEST_DEV in /dev/ubd?) ;; *) exit 1 ;; esac",
+}
+
+
+@pytest.mark.parametrize("fs", ["ext4", "xfs"])
+def test_a_file_system_of_one_host_has_its_devices_on_disks_and_on_an_array(
+    fs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test takes its node along. The others go on with what it had written, and a difference is told."""
+    monkeypatch.setattr(checkout, "_PROGRAMS", ())
+    monkeypatch.setattr(ways, "SIZE", 320)  # as little as XFS takes
+    folder = _checkout(tmp_path / "xfstests", built=True)
+    (folder / "check").write_text(CHECK)
+    (folder / "check").chmod(0o755)
+    (folder / "tests/generic/group.list").touch()
+    for test, script in CHECKS.items():
+        (folder / "tests" / test).write_text(script + "\n")
+        (folder / "tests" / f"{test}.out").touch()
+    out = tmp_path / "out"
+    words = ["--fs", fs, "--out", str(out), "--timeout", "1500", "--test-timeout", "300", *CHECKS]
+    assert main(["test", "--xfstests", str(folder), *words]) == 1
+    report = json.loads((out / "report.json").read_text())
+    disks, array = report["runs"]
+    verdicts = [{test: result["verdict"] for test, result in run["tests"].items()} for run in (disks, array)]
+    passed = dict.fromkeys(CHECKS, PASSED) | {"generic/003": DIED}
+    assert verdicts == [passed, passed | {"generic/005": FAILED}]
+    assert [told.split(":")[0] for told in report["differences"]] == [f"{fs} generic/005"]
+    assert (disks["damage"], array["damage"]) == ("", "")

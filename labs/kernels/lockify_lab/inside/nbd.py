@@ -1,6 +1,8 @@
 """Connects a block device to an NBD server, by netlink, and anew whenever the server has ended and is back.
 
-    nbd.py SOCKET INDEX SECONDS      requests wait so long for the server to be back; then they are errors
+    nbd.py SOCKET INDEX SECONDS [TIMEOUT]      requests wait so long for the server to be back; then they are errors
+
+A request that is not answered in TIMEOUT (5 s) is repeated on a new connection. Zeroes of gibibytes take longer.
 
 Debian 12's nbd-client cannot do this: with it, whatever waits for a server that ends is an error. Stand-alone: a node
 has Python's standard library and this file. Formats: doc/proto.md of the NBD project, linux/nbd-netlink.h.
@@ -125,11 +127,12 @@ def reconnect(path: str) -> socket.socket:
 
 
 def main() -> None:
-    path, index, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    path, (index, seconds, *rest) = sys.argv[1], map(int, sys.argv[2:])
+    timeout = rest[0] if rest else 5
     netlink = Netlink()
     server, size, flags = negotiate(path)
     # A request whose answer went down with the connection is repeated after its time-out only.
-    more = number(_SIZE, size) + number(_BLOCK_SIZE, _BLOCK) + number(_TIMEOUT, 5) + number(_SERVER_FLAGS, flags)
+    more = number(_SIZE, size) + number(_BLOCK_SIZE, _BLOCK) + number(_TIMEOUT, timeout) + number(_SERVER_FLAGS, flags)
     netlink.give(_CONNECT, index, server, more + number(_DEAD_CONN_TIMEOUT, seconds))
     print(f"connected: {size} bytes", flush=True)
     while True:

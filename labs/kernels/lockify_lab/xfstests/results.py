@@ -81,10 +81,10 @@ class Run:
     """The list, run once on a lab."""
 
     fs: str
-    claim: str
+    how: str  # "claim off", for example
     out: str  # folder with what the tests wrote
     results: dict[str, Result] = field(default_factory=dict)
-    claims: int = 0
+    claims: int | None = None  # None where there are no locks of a cluster
     complaints: dict[int, list[str]] = field(default_factory=dict)
     damage: str = ""  # the findings of fsck when all had left
     seconds: float = 0.0
@@ -94,11 +94,12 @@ class Run:
 
     def line(self) -> str:
         counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS if self.count(verdict))
-        return f"{self.fs}, claim {self.claim}: {counts}; {self.claims} claims; {self.seconds:.0f} s; {self.out}"
+        claims = "" if self.claims is None else f" {self.claims} claims;"
+        return f"{self.fs}, {self.how}: {counts};{claims} {self.seconds:.0f} s; {self.out}"
 
     def asdict(self) -> dict[str, Any]:
         return {
-            "fs": self.fs, "claim": self.claim, "out": self.out,
+            "fs": self.fs, "how": self.how, "out": self.out,
             "counts": {verdict: self.count(verdict) for verdict in VERDICTS},
             "claims": self.claims, "complaints": self.complaints, "damage": self.damage,
             "seconds": round(self.seconds, 1),
@@ -106,33 +107,33 @@ class Run:
         }  # fmt: skip
 
 
-def compare(stock: Run, claim: Run, tests: Sequence[str]) -> list[str]:
+def compare(before: Run, after: Run, tests: Sequence[str]) -> list[str]:
     """Everything that makes the second run not as good as the first, one line each; empty if the same set passed.
 
     That some tests fail on both is not our business. That nearly all do, or that nothing was claimed, would mean
     that nothing was compared.
     """
-    told = list(_differences(stock, claim, tests))
-    if 2 * stock.count(PASSED) < len(tests):
-        passed = f"only {stock.count(PASSED)} of {len(tests)} tests passed"
-        told.append(f"{stock.fs}: {passed} with the claim off: {stock.out}")
-    if stock.claims or not claim.claims:
-        told.append(f"{stock.fs}: {stock.claims} claims were made with the claim off, {claim.claims} with it on")
-    if claim.damage and not stock.damage:
-        told.append(f"{claim.fs}: damaged with the claim on only: {claim.damage}")
-    for node, lines in _only_in(claim.complaints, stock.complaints).items():
-        told.append(f"{claim.fs}: node {node}'s kernel complained with the claim on only: {lines[0]}")
+    told = list(_differences(before, after, tests))
+    fs = before.fs
+    if 2 * before.count(PASSED) < len(tests):
+        told.append(f"{fs}: only {before.count(PASSED)} of {len(tests)} tests passed, {before.how}: {before.out}")
+    if after.claims is not None and (before.claims or not after.claims):
+        told.append(f"{fs}: {before.claims} claims were made, {before.how}, and {after.claims}, {after.how}")
+    if after.damage and not before.damage:
+        told.append(f"{fs}: damaged, {after.how} only: {after.damage}")
+    for node, lines in _only_in(after.complaints, before.complaints).items():
+        told.append(f"{fs}: node {node}'s kernel complained, {after.how} only: {lines[0]}")
     return told
 
 
-def _differences(stock: Run, claim: Run, tests: Sequence[str]) -> list[str]:
+def _differences(before: Run, after: Run, tests: Sequence[str]) -> list[str]:
     told = []
     for test in tests:
-        before, after = stock.results[test], claim.results[test]
-        if before.verdict != after.verdict:
+        first, second = before.results[test], after.results[test]
+        if first.verdict != second.verdict:
             told.append(
-                f"{stock.fs} {test}: {before.verdict} with the claim off, {after.verdict} with it on: "
-                f"{(after.said or before.said)[:200]} (see {stock.out}/*/{test}.* and {claim.out}/*/{test}.*)"
+                f"{before.fs} {test}: {first.verdict}, {before.how}; {second.verdict}, {after.how}: "
+                f"{(second.said or first.said)[:200]} (see {before.out}/*/{test}.* and {after.out}/*/{test}.*)"
             )
     return told
 

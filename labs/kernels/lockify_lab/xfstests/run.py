@@ -17,6 +17,7 @@ from ..jobs import Result as Job
 from ..lab import Lab
 from .results import DIED, HUNG, Progress, Result, Run
 from .shares import shares
+from .ways import Way
 
 _SETTLE = 300.0  # seconds for a reboot of a node, which may wait for the others' recovery, or for all to leave
 # A command that prints the kernel stacks of the node's blocked processes (state D). It runs before
@@ -34,8 +35,6 @@ class Plan:
 
     checkout: Path
     tests: tuple[str, ...]
-    nodes: int
-    active: int  # nodes that run tests, each its share
     limit: float  # seconds for one test
     end: float  # of everything, on the monotonic clock
     out: Path
@@ -47,42 +46,37 @@ class Plan:
         return left
 
 
-def run(plan: Plan, name: str, fs: str, claim: str) -> Run:
+def run(plan: Plan, name: str, way: Way) -> Run:
     """Runs the list on a lab of its own. The tests' output is in `out`, however it ends."""
     begin = time.monotonic()
-    out = plan.out / f"{fs}-{claim}"
+    out = plan.out / f"{way.fs}-{way.how.replace(' ', '-')}"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    done = Run(fs, claim, str(out))
+    done = Run(way.fs, way.how, str(out))
     with Lab(name) as lab:
-        lab.up(
-            nodes=plan.nodes, fs=fs, claim=claim, disk="5G", scratch="5G", scratches=plan.active,
-            mount_options="acl" if fs == "gfs2" else "relatime", tools=(str(plan.checkout),),
-            timeout=min(300, plan.left()),
-        )  # fmt: skip
+        way.up(lab, plan.checkout, min(_SETTLE, plan.left()))
         written = lab.folder / "xfstests"
         try:
-            done.results = _share(plan, lab, done, out)
-            done.damage = _check_disk(plan, lab)
+            done.results = _share(plan, lab, way, out)
+            done.damage = _damage(plan, lab, way)
         finally:
             if written.exists():
                 shutil.copytree(written, out, dirs_exist_ok=True)
             shutil.copytree(lab.folder / "nodes", out / "nodes", ignore=shutil.ignore_patterns("[0-9]*.[0-9]*"))
         done.complaints = lab.complaints()
-    done.claims = sum(_claims(noted) for noted in out.glob("*/claims"))
+    done.claims = way.claims(out)
     done.seconds = time.monotonic() - begin
     say(done.line())
     (out / "run.json").write_text(json.dumps(done.asdict(), indent=1) + "\n", "utf-8")
     return done
 
 
-def _share(plan: Plan, lab: Lab, about: Run, out: Path) -> dict[str, Result]:
+def _share(plan: Plan, lab: Lab, way: Way, out: Path) -> dict[str, Result]:
     """Every active node runs its share of the tests, the same in each run."""
-    given = shares(plan.checkout, plan.tests, plan.active)
-    with ThreadPoolExecutor(plan.active) as pool:
+    given = shares(plan.checkout, plan.tests, way.active)
+    with ThreadPoolExecutor(way.active) as pool:
         runs = [
-            pool.submit(_Active(plan, lab, node, about, out / str(node)).run, tests)
-            for node, tests in enumerate(given, 1)
+            pool.submit(_Active(plan, lab, node, way, out / str(node)).run, tests) for node, tests in enumerate(given, 1)
         ]
         results: dict[str, Result] = {}
         for each in runs:
@@ -97,7 +91,7 @@ class _Active:
     plan: Plan
     lab: Lab
     node: int
-    about: Run
+    way: Way
     out: Path
 
     def run(self, tests: Sequence[str]) -> dict[str, Result]:
@@ -121,10 +115,9 @@ class _Active:
     def _check(self, tests: Sequence[str], progress: Progress) -> Job:
         """Runs `check`, and ends its node if a test, or what comes between tests, takes too long."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        script = (
-            f"export FSTYP={self.about.fs} CLAIM={self.about.claim} XFSTESTS=/run/tools/0\n"
-            f"exec /run/lab/inside/xfstests/run.sh {' '.join(tests)}"
-        )
+        known = {"FSTYP": self.way.fs, "XFSTESTS": "/run/tools/0", **self.way.environment()}
+        variables = " ".join(f"{name}={value}" for name, value in known.items())
+        script = f"export {variables}\nexec /run/lab/inside/xfstests/run.sh {' '.join(tests)}"
         with open(self.out / "check.out", "ab") as log, ThreadPoolExecutor(1) as pool:
 
             def follow(_: int, stream: str, data: bytes) -> None:
@@ -159,7 +152,7 @@ class _Active:
         state = self.lab.status()["nodes"][self.node - 1]["state"]
         if state in ("running", "stalled"):
             self.lab.crash(self.node)
-        self.lab.join(self.node, timeout=min(_SETTLE, self.plan.left()))
+        self.way.join(self.lab, self.node, min(_SETTLE, self.plan.left()))
 
     def _tell(self, progress: Progress, told: int) -> int:
         results = list(progress.results.items())
@@ -168,21 +161,13 @@ class _Active:
         return len(results)
 
     def _say(self, text: str) -> None:
-        say(f"{self.about.fs}, claim {self.about.claim}: {text}")
+        say(f"{self.way.fs}, {self.way.how}: {text}")
 
 
-def _check_disk(plan: Plan, lab: Lab) -> str:
-    """The findings of fsck while no node mounts the file system. All leave at once: see README.md, "Fault tests"."""
-    leave = "echo 3 >/proc/sys/vm/drop_caches; ! mountpoint -q $MNT || umount $MNT"
-    limit = min(_SETTLE, plan.left())
+def _damage(plan: Plan, lab: Lab, way: Way) -> str:
+    """What is wrong on the disks when nobody uses them any more."""
     try:
-        lab.sh(leave, timeout=limit)
-        lab.fsck(timeout=limit)
+        way.look_for_damage(lab, min(_SETTLE, plan.left()))
     except LabError as error:
         return str(error)
     return ""
-
-
-def _claims(noted: Path) -> int:
-    """The sum over all lockspaces that ended on a node; see inside/xfstests/umount."""
-    return sum(int(line.split()[-1]) for line in noted.read_text("utf-8").splitlines())
