@@ -6,16 +6,11 @@ gives the kernel time to wait (`inside/nbd.py`) lets the file system go on as if
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from lockify_lab import Lab, one_host, programs
-from lockify_lab.durable import Load, verify
+from lockify_lab import Lab, one_host
 
 BUILT = ("kernels", "lockify")
-
-DISKS = ("/dev/ubdb", "/dev/ubdc", "/dev/ubdd")
 
 
 def nbd_client(options: str) -> str:
@@ -26,52 +21,17 @@ def nbd_client(options: str) -> str:
 @pytest.fixture
 def array(lab: Lab) -> Lab:
     """A lab of one node, which exports an array of three devices."""
-    for text in ("EXT4-fs", "XFS"):
-        lab.expect(text)
-    tools = (str(programs.need("lockify").parent),)
-    lab.up(nodes=1, fs="none", stack="none", scratch="200M", scratches=len(DISKS), tools=tools)
-    lab.sh(one_host.create(len(DISKS), "200MiB"))
-    lab.sh(one_host.start(DISKS, new=True), timeout=90)
-    lab.sh(one_host.export(), timeout=90)
+    one_host.up(lab, one_host.NBD)
     return lab
-
-
-def make(lab: Lab, fs: str) -> None:
-    lab.sh(f"{one_host.MKFS[fs]} /dev/nbd0 && mount /dev/nbd0 $MNT", timeout=120)
-
-
-def load_on(lab: Lab) -> Load:
-    load = Load(lab, 1, "load", "1", 600)
-    load.start()
-    load.await_progress(60, changes=10)
-    return load
-
-
-def check(lab: Lab, fs: str, load: Load) -> None:
-    """The file system replays its journal; then nothing is wrong with it, and it has all that it acknowledged."""
-    lab.sh("mount /dev/nbd0 $MNT", timeout=120)
-    assert verify(lab, [load], 1) > 0
-    lab.sh(f"umount $MNT && {one_host.FSCK[fs]} /dev/nbd0 >&2", timeout=120)
-    lab.sh(one_host.scrub(), timeout=120)
 
 
 @pytest.mark.parametrize("fs", ["ext4", "xfs"])
 def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> None:
     """In order, killed, and away for longer than the kernel waits for an answer."""
     array.sh(one_host.attach(), timeout=60)
-    make(array, fs)
-    load = load_on(array)
-    for signal, away in (("TERM", 0.0), ("KILL", 0.0), ("KILL", 8.0)):
-        begin = time.monotonic()
-        array.sh(one_host.end_export(signal), timeout=60)
-        time.sleep(away)
-        array.sh(one_host.export(), timeout=90)
-        load.await_progress(90)
-        print(f"{fs}: SIG{signal}, away for {away:g} s: longest pause {load.longest_pause(begin):.1f} s", flush=True)
-    load.stop()
-    array.sh("umount $MNT", timeout=60)
-    check(array, fs, load)
-    print(f"{fs}: {len(load.times)} changes were kept", flush=True)
+    one_host.make(array, fs, one_host.DEVICE)
+    load = one_host.restart_under_load(array, fs, one_host.NBD)
+    one_host.check(array, fs, load, one_host.DEVICE)
 
 
 @pytest.mark.parametrize(("fs", "options"), [("ext4", ""), ("xfs", "-persist")])
@@ -79,8 +39,8 @@ def test_an_ended_export_is_the_end_of_nbd_clients_device(array: Lab, fs: str, o
     """Also with -persist, which this nbd-client has no use for. The file system has lost nothing, when it is mounted
     again."""
     array.sh(nbd_client(options), timeout=60)
-    make(array, fs)
-    load = load_on(array)
+    one_host.make(array, fs, one_host.DEVICE)
+    load = one_host.load_on(array)
     array.sh(one_host.end_export("KILL"), timeout=60)
     array.sh(one_host.export(), timeout=90)
     array.sh("! dd if=/dev/nbd0 of=/dev/null bs=4096 count=1 iflag=direct", timeout=60)
@@ -90,4 +50,4 @@ def test_an_ended_export_is_the_end_of_nbd_clients_device(array: Lab, fs: str, o
     assert load.result is not None and "OSError" in load.result.err
     array.sh("umount $MNT", timeout=60)
     array.sh(nbd_client(options), timeout=60)
-    check(array, fs, load)
+    one_host.check(array, fs, load, one_host.DEVICE)

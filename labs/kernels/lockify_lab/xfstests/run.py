@@ -54,21 +54,28 @@ def run(plan: Plan, name: str, way: Way) -> Run:
     out.mkdir(parents=True)
     done = Run(way.fs, way.how, str(out))
     with Lab(name) as lab:
-        way.up(lab, plan.checkout, min(_SETTLE, plan.left()))
-        written = lab.folder / "xfstests"
         try:
+            way.up(lab, plan.checkout, min(_SETTLE, plan.left()))
             done.results = _share(plan, lab, way, out)
             done.damage = _damage(plan, lab, way)
         finally:
-            if written.exists():
-                shutil.copytree(written, out, dirs_exist_ok=True)
-            shutil.copytree(lab.folder / "nodes", out / "nodes", ignore=shutil.ignore_patterns("[0-9]*.[0-9]*"))
+            _keep(lab, out)
         done.complaints = lab.complaints()
     done.claims = way.claims(out)
     done.seconds = time.monotonic() - begin
     say(done.line())
     (out / "run.json").write_text(json.dumps(done.asdict(), indent=1) + "\n", "utf-8")
     return done
+
+
+def _keep(lab: Lab, out: Path) -> None:
+    """Copies what tests, nodes and processes have written, before the lab's folder is removed."""
+    for name, unwanted in (("xfstests", ()), ("nodes", ("[0-9]*.[0-9]*",))):
+        if (lab.folder / name).exists():
+            into = out if name == "xfstests" else out / name
+            shutil.copytree(lab.folder / name, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unwanted))
+    for log in lab.folder.glob("*.log"):
+        shutil.copy(log, out)
 
 
 def _share(plan: Plan, lab: Lab, way: Way, out: Path) -> dict[str, Result]:
@@ -165,9 +172,9 @@ class _Active:
 
 
 def _damage(plan: Plan, lab: Lab, way: Way) -> str:
-    """What is wrong on the disks when nobody uses them any more."""
+    """What is wrong on the disks when nobody uses them any more. All of them are read, which may take long."""
     try:
-        way.look_for_damage(lab, min(_SETTLE, plan.left()))
+        way.look_for_damage(lab, plan.left())
     except LabError as error:
         return str(error)
     return ""
