@@ -20,6 +20,14 @@ pub(super) struct Call {
     pub done: Done,
 }
 
+/// How many bytes it has to send.
+fn data_of(work: &Work) -> usize {
+    match work {
+        Work::Write { data, .. } | Work::Patch { data, .. } => data.len(),
+        _ => 0,
+    }
+}
+
 /// Between the threads that ask and the one that does.
 pub(super) struct Calls {
     state: Mutex<State>,
@@ -77,9 +85,22 @@ impl Calls {
         }
     }
 
-    /// Everything that was asked for since the last time.
-    pub fn take(&self) -> VecDeque<Call> {
-        std::mem::take(&mut self.state().waiting)
+    /// What was asked for first, until it has so many bytes of data; at least one call, if there is any.
+    pub fn take(&self, bytes: usize) -> Vec<Call> {
+        let mut state = self.state();
+        let (mut taken, mut sum) = (Vec::new(), 0);
+        while sum < bytes
+            && let Some(call) = state.waiting.pop_front()
+        {
+            sum += data_of(&call.work);
+            taken.push(call);
+        }
+        taken
+    }
+
+    /// Returns true if calls wait to be taken. Nobody wakes the host's thread for them again.
+    pub fn are_waiting(&self) -> bool {
+        !self.state().waiting.is_empty()
     }
 
     /// A call was answered, when the host had done so much.
@@ -175,5 +196,32 @@ impl Calls {
     fn wake(&self) {
         // Fails only if the event queue is gone, and its reader with it.
         let _ = self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lockify_array::Span;
+
+    use super::*;
+
+    #[test]
+    fn calls_with_much_data_are_not_all_taken_at_once() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let calls = Calls::new(Arc::new(waker));
+        for length in [0, 0, 100, 100, 100] {
+            let work = match length {
+                0 => Work::Read { span: Span { start: 0, count: 1 } },
+                length => Work::Patch { start: 0, data: Bytes::from(vec![0; length]) },
+            };
+            calls.submit(work, Box::new(|_| ()));
+        }
+        assert_eq!(calls.take(150).len(), 4);
+        assert!(calls.are_waiting());
+        assert_eq!(calls.take(1).len(), 1);
+        assert!(!calls.are_waiting());
+        assert!(calls.take(1).is_empty());
     }
 }

@@ -17,6 +17,9 @@ use crate::wire::{Event, Frame, Net, Whom, Why};
 
 /// How long a device may be out of reach before somebody is told.
 const COMPLAIN: Duration = Duration::from_secs(3);
+/// Bytes of calls' data that are worked on until what came of it is sent. Callers may ask for hundreds of mebibytes at once: parity and
+/// checksums of all that take longer than a lease where the processor is busy, and devices would take this host for dead.
+const AT_ONCE: usize = 1024 * 1024;
 /// How long the last frames of a host that ends may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -83,7 +86,10 @@ impl HostEngine {
         }
         while !self.calls.is_over() {
             let now = self.clock.now();
-            let wait = until(self.host.next_timer(), now).min(COMPLAIN);
+            let wait = match self.calls.are_waiting() {
+                true => Duration::ZERO,
+                false => until(self.host.next_timer(), now).min(COMPLAIN),
+            };
             // The messages are sent in there.
             if let Some(history) = &mut self.history {
                 history.flush();
@@ -95,7 +101,7 @@ impl HostEngine {
             while let Some(event) = self.net.event() {
                 self.handle_net_event(event);
             }
-            for Call { work, done } in self.calls.take() {
+            for Call { work, done } in self.calls.take(AT_ONCE) {
                 self.submit(work, done);
             }
             self.handle(HostInput::Tick);
