@@ -800,11 +800,14 @@ impl Process {
 
     /// Has devices failed that are gone, new, or have a wrong clock.
     fn give_up_bad_devices(&mut self) {
-        // One proposer is enough: competing proposals delay each other.
-        if !self.leads() {
+        let lease = self.lease();
+        // One proposer is enough: competing proposals delay each other. A lower device that is not in service does nothing for the
+        // array, and may be the one to be given up. Beside one that is gone with its content, an operator decides.
+        let is_new = |id: &DeviceId| self.in_service.get(id) == Some(&false);
+        let all_there = self.members.gone(lease).next().is_none();
+        if !self.leads(|_| true) && !(all_there && self.leads(|id| !is_new(id))) {
             return;
         }
-        let lease = self.lease();
         let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
         let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
         let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
@@ -822,11 +825,9 @@ impl Process {
         }
     }
 
-    /// Returns true if this is the lowest member of those that are in service and whose clocks are right. Others do nothing for
-    /// the array, and the lowest one may be the one to be given up.
-    fn leads(&self) -> bool {
-        let is_new = |id: &DeviceId| self.in_service.get(id) == Some(&false);
-        let acts = |id: &DeviceId| !self.wrong_clocks.contains_key(id) && !is_new(id);
+    /// Returns true if this is the lowest of these members whose clocks are right.
+    fn leads(&self, counts: impl Fn(&DeviceId) -> bool) -> bool {
+        let acts = |id: &DeviceId| !self.wrong_clocks.contains_key(id) && counts(id);
         self.off.is_none() && self.members.list().into_iter().find(acts) == Some(self.me)
     }
 
