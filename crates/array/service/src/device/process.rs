@@ -805,7 +805,8 @@ impl Process {
         // array, and may be the one to be given up. Beside one that is gone with its content, an operator decides.
         let is_new = |id: &DeviceId| self.in_service.get(id) == Some(&false);
         let all_there = self.members.gone(lease).next().is_none();
-        if !self.leads(|_| true) && !(all_there && self.leads(|id| !is_new(id))) {
+        let leads = self.leads(|_| true) || all_there && self.leads(|id| !is_new(id));
+        if !leads {
             return;
         }
         let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
