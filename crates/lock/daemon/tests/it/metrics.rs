@@ -172,6 +172,9 @@ fn what_is_served_is_what_the_documentation_lists() {
     let end = get(&socket)["lockify_certificate_end_timestamp_seconds{node=\"1\"}"];
     assert!(end > 2.5e11, "{end}");
     let page = include_str!("../../../../../docs/observing.md");
+    // The page also has those of the kernel.
+    let page = page.split("\n## Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let page = page.unwrap();
     let first_cells =
         page.lines().filter_map(|line| line.strip_prefix("| `lockify_")?.split('|').next());
     let names = first_cells.flat_map(|cell| cell.split(['`', ',', ' ']));
