@@ -41,7 +41,7 @@ def test_published_crates_say_what_they_are() -> None:
 
 
 def test_every_file_of_the_kernel_that_can_say_so_is_gpl() -> None:
-    sources = [*(ROOT / "kernel" / "src").glob("*.[ch]"), *(ROOT / "labs" / "qemu" / "guest").glob("*.c")]
+    sources = [*(ROOT / "kernel" / "src").rglob("*.[ch]"), *(ROOT / "labs" / "qemu" / "guest").glob("*.c")]
     assert len(sources) > 5
     for source in sources:
         assert "GPL-2.0-only" in source.read_text().splitlines()[0], source
