@@ -10,7 +10,7 @@ use super::{ArrayHost, HostOutput};
 use crate::message::Action;
 use crate::plan;
 use crate::recovery::column::Trace;
-use crate::{ArrayState, HostAnswer, OpError, Peer, Place, Scheme, Time};
+use crate::{ArrayState, HostAnswer, OpError, Peer, Scheme, Time};
 
 /// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
 /// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
@@ -228,26 +228,17 @@ impl ArrayHost {
         let Some((this, new)) = last.zip(new) else { return Vec::new() };
         let places = (new.span.start..new.span.end()).map(|block| layout.place(block));
         let here = places.filter(|place| place.stripe == stripe);
-        let wanted = |place: Place| {
-            let (unit, column) = (place.data_unit, place.offset);
-            Wanted { unit, column, stamp: this.stamp, yielded: false }
-        };
-        here.map(wanted).collect()
+        here.map(|place| Wanted::of(place, this.stamp, false)).collect()
     }
 
     /// A task's last try is there as a whole, although devices have refused a part of it.
     pub(super) fn is_there(&mut self, now: Time, task: Task) {
-        let last = task.superseded.last().and_then(|seq| self.tries.get_mut(seq));
-        let Some(this) = last else { return self.done(now, task, None, Ok(HostAnswer::Done)) };
-        let (id, stamp) = (this.id, this.stamp);
-        let siblings = std::mem::take(&mut this.siblings);
-        if let Some(Ok(new)) = New::of(&self.config.layout, &task.work) {
-            self.note_unflushed(now, new.span, stamp, &siblings);
+        let last = task.superseded.last().and_then(|seq| self.tries.get(seq));
+        let op = last.map(|this| (this.id, this.stamp));
+        if let Some((id, _)) = op {
+            self.note_written(now, id.seq, &task.work);
         }
-        if let Some(this) = self.tries.get_mut(&id.seq) {
-            this.siblings = siblings;
-        }
-        self.done(now, task, Some((id, stamp)), Ok(HostAnswer::Done));
+        self.done(now, task, op, Ok(HostAnswer::Done));
     }
 
     /// Takes the task of a try that has written a part. The try keeps its locks until the task is done.

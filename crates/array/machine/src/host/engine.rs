@@ -579,18 +579,23 @@ impl ArrayHost {
             self.patience.observe(now.saturating_sub(task.since));
         }
         let (id, stamp) = (this.id, this.stamp);
-        if let (Role::Work, Some(Ok(new)), Ok(_)) =
-            (&task.role, New::of(&self.config.layout, &task.work), &result)
-        {
-            let siblings = std::mem::take(&mut this.siblings);
-            self.note_unflushed(now, new.span, stamp, &siblings);
-            if let Some(this) = self.tries.get_mut(&seq) {
-                this.siblings = siblings;
-            }
+        if matches!(task.role, Role::Work) && result.is_ok() {
+            self.note_written(now, seq, &task.work);
         }
         self.release(now, seq);
         self.done(now, task, Some((id, stamp)), result);
         self.tidy(seq);
+    }
+
+    /// A try's write is there. It may have to be flushed.
+    pub(super) fn note_written(&mut self, now: Time, seq: u64, work: &Work) {
+        let Some(Ok(new)) = New::of(&self.config.layout, work) else { return };
+        let Some(this) = self.tries.get_mut(&seq) else { return };
+        let (stamp, siblings) = (this.stamp, std::mem::take(&mut this.siblings));
+        self.note_unflushed(now, new.span, stamp, &siblings);
+        if let Some(this) = self.tries.get_mut(&seq) {
+            this.siblings = siblings;
+        }
     }
 
     pub(super) fn done(

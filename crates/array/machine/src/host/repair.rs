@@ -12,8 +12,8 @@ use crate::recovery::column::{
 };
 use crate::recovery::returned::{Returned, Verdict};
 use crate::{
-    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Skipped, Stamp,
-    Time, Units,
+    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Place, Skipped,
+    Stamp, Time, Units,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +63,12 @@ pub(super) struct Wanted {
     pub stamp: Stamp,
     /// If its device is missing, the others yield it.
     pub yielded: bool,
+}
+
+impl Wanted {
+    pub fn of(place: Place, stamp: Stamp, yielded: bool) -> Wanted {
+        Wanted { unit: place.data_unit, column: place.offset, stamp, yielded }
+    }
 }
 
 /// The findings and actions of a pass.

@@ -137,11 +137,8 @@ impl Unflushed {
                 *known = stamp.max(*known);
             }
         }
-        let wanted = newest.into_iter().map(|(block, stamp)| {
-            let place = layout.place(block);
-            Wanted { unit: place.data_unit, column: place.offset, stamp, yielded: true }
-        });
-        wanted.collect()
+        let wanted = |(block, stamp)| Wanted::of(layout.place(block), stamp, true);
+        newest.into_iter().map(wanted).collect()
     }
 
     /// The stripes of all remembered writes.

@@ -803,17 +803,16 @@ impl Process {
         let lease = self.lease();
         // One proposer is enough: competing proposals delay each other. A lower device that is not in service does nothing for the
         // array, and may be the one to be given up. Beside one that is gone with its content, an operator decides.
-        let is_new = |id: &DeviceId| self.in_service.get(id) == Some(&false);
-        let all_there = self.members.gone(lease).next().is_none();
-        let leads = self.leads(|_| true) || all_there && self.leads(|id| !is_new(id));
+        let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
+        let new: Vec<DeviceId> = new.map(|(&id, _)| id).collect();
+        let gone: Vec<DeviceId> = self.members.gone(lease).collect();
+        let leads = self.leads(&[]) || gone.is_empty() && self.leads(&new);
         if !leads {
             return;
         }
-        let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
         let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
-        let bad = self.members.gone(lease).chain(new.map(|(&id, _)| id));
-        let bad: Vec<DeviceId> = bad.chain(wrong.map(|(&id, _)| id)).collect();
-        for device in bad {
+        let wrong: Vec<DeviceId> = wrong.map(|(&id, _)| id).collect();
+        for device in gone.into_iter().chain(new).chain(wrong) {
             let state = self.device.state();
             let condition = state.devices.get(usize::from(device.0));
             if condition.is_some_and(|condition| !condition.is_out())
@@ -826,9 +825,9 @@ impl Process {
         }
     }
 
-    /// Returns true if this is the lowest of these members whose clocks are right.
-    fn leads(&self, counts: impl Fn(&DeviceId) -> bool) -> bool {
-        let acts = |id: &DeviceId| !self.wrong_clocks.contains_key(id) && counts(id);
+    /// Returns true if this is the lowest member of those whose clocks are right, apart from these.
+    fn leads(&self, apart_from: &[DeviceId]) -> bool {
+        let acts = |id: &DeviceId| !self.wrong_clocks.contains_key(id) && !apart_from.contains(id);
         self.off.is_none() && self.members.list().into_iter().find(acts) == Some(self.me)
     }
 

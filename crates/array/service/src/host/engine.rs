@@ -86,9 +86,10 @@ impl HostEngine {
         }
         while !self.calls.is_over() {
             let now = self.clock.now();
-            let wait = match self.calls.are_waiting() {
-                true => Duration::ZERO,
-                false => until(self.host.next_timer(), now).min(COMPLAIN),
+            let wait = if self.calls.are_waiting() {
+                Duration::ZERO
+            } else {
+                until(self.host.next_timer(), now).min(COMPLAIN)
             };
             // The messages are sent in there.
             if let Some(history) = &mut self.history {
