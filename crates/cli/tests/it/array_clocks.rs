@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::common::array::{Array, Export};
 use crate::common::relay::Place;
-use crate::common::traffic::{SHARED, a_device_comes_back, content, device, judge, start, work};
+use crate::common::traffic::{
+    Busy, SHARED, a_device_comes_back, content, device, judge, start, work,
+};
 use crate::common::wait_for;
 use crate::common::wall::Wall;
 
@@ -25,15 +27,6 @@ fn array(scheme: &str, place: Place) -> Array {
 
 fn set(array: &Array, place: Place, ahead_ms: i64) {
     array.walls[&place].set(ahead_ms);
-}
-
-/// Ends what hosts do when it is dropped.
-struct Busy<'scope>(&'scope AtomicBool);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// Hosts read and write.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::array::{Array, Export};
 use crate::common::relay::{Link, Network, Place};
 use crate::common::traffic::{
-    Numbers, SHARED, attempt, content, device, judge, pile_while_it_lives, tear,
+    Busy, Numbers, SHARED, attempt, content, judge, pile_while_it_lives, status, tear,
 };
 use crate::common::wall::Wall;
 use crate::common::{code, stderr, stdout};
@@ -199,7 +199,7 @@ impl Storm<'_> {
 
     fn kill_all(&mut self) {
         // Nobody attaches while no majority is there.
-        let mut array = self.array.lock().unwrap();
+        let mut array = self.array();
         array.devices.iter_mut().for_each(|device| device.take().unwrap().kill());
         for id in 0..array.devices.len() {
             let disk = self.media[id].clone();
@@ -241,16 +241,14 @@ impl Storm<'_> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let array = self.array();
-            let mut devices = (0..self.devices).map(|id| device(&array, id));
-            if array.is_healthy() && devices.all(|device| device["unsettled"] == false) {
+            let status = status(&array);
+            let devices = || (0..self.devices).map(|id| &status["devices"][id]);
+            if status["healthy"] == true && devices().all(|device| device["unsettled"] == false) {
                 return;
             }
-            let status = stdout(&array.lockify("status", &[]));
             assert!(Instant::now() < deadline, "the array does not become whole: {status}");
-            for id in 0..self.devices {
-                if device(&array, id)["condition"] == "failed" {
-                    array.lockify("rebuild", &["--id", &id.to_string()]);
-                }
+            for failed in devices().filter(|device| device["condition"] == "failed") {
+                array.lockify("rebuild", &["--id", &failed["id"].to_string()]);
             }
             drop(array);
             std::thread::sleep(Duration::from_millis(100));
@@ -274,15 +272,6 @@ fn worker(array: &Mutex<Array>, number: u32, over: &AtomicBool) -> Export {
         std::thread::sleep(Duration::from_millis(20));
     }
     host
-}
-
-/// Ends what hosts do when it is dropped.
-struct Busy<'scope>(&'scope AtomicBool);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 fn round(seed: u64, faults: usize) {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::array::{Array, BLOCK, Blocks, Export};
 use super::nbd::head;
@@ -46,15 +46,7 @@ pub fn content(count: usize) -> Vec<u8> {
 
 /// Reads and writes, one after the other.
 pub fn work(export: &Export, seed: u64, operations: usize) {
-    let (mut blocks, mut numbers) = (export.connect(), Numbers(seed));
-    for _ in 0..operations {
-        let (start, count) = numbers.place();
-        if numbers.below(3) == 0 {
-            blocks.read(start, count);
-        } else {
-            blocks.write(start, &content(count));
-        }
-    }
+    attempt(&mut export.connect(), &mut Numbers(seed), operations).unwrap();
 }
 
 /// The same on a connection, until something is not answered, or by an error.
@@ -68,7 +60,8 @@ pub fn attempt(blocks: &mut Blocks, numbers: &mut Numbers, operations: usize) ->
         } else {
             blocks.try_begin_write(7, start, &content(count))?;
         }
-        let (error, _) = blocks.0.reply_unless_over()?;
+        let (error, cookie) = blocks.0.reply_unless_over()?;
+        assert_eq!(cookie, 7);
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error as i32));
         }
@@ -77,6 +70,15 @@ pub fn attempt(blocks: &mut Blocks, numbers: &mut Numbers, operations: usize) ->
         }
     }
     Ok(())
+}
+
+/// Ends what hosts do when it is dropped.
+pub struct Busy<'scope>(pub &'scope AtomicBool);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// Flips a byte of blocks in the file of a device that does not run.
@@ -169,11 +171,14 @@ pub fn a_host_is_fenced(
     judge(array, vec![host]);
 }
 
-/// The report of `lockify array status` about a device.
+/// The report of `lockify array status`.
+pub fn status(array: &Array) -> serde_json::Value {
+    serde_json::from_str(&stdout(&array.lockify("status", &["--json"]))).unwrap()
+}
+
+/// The part about a device.
 pub fn device(array: &Array, id: usize) -> serde_json::Value {
-    let status = array.lockify("status", &["--json"]);
-    let mut status: serde_json::Value = serde_json::from_str(&stdout(&status)).unwrap();
-    status["devices"][id].take()
+    status(array)["devices"][id].take()
 }
 
 /// A device that the array has gone on without, and that is there again, is rebuilt; then it is relied on.
