@@ -10,7 +10,6 @@ from lockify_lab import Lab, programs
 
 BUILT = ("kernels", "lockify")
 
-
 LOCKIFY = "/run/lab/lockify"  # as nodes see it
 
 
@@ -34,7 +33,7 @@ def test_claims_are_told_by_lockspace_and_node(lab: Lab) -> None:
         assert status["node"] == node
         [space] = [space for space in status["lockspaces"] if space["claim"] == "on"]
         assert (space["members"], space["agreed"]) == ([1, 2], True)
-        [counters] = [of for number, of in lab.counters().items() if number == node]
+        counters = lab.counters()[node]
         assert 0 < space["counters"]["claims"] <= counters["claims"]
         assert space["counters"].keys() == counters.keys() - {"agreed"}
     metrics = lab.sh(f"{LOCKIFY} kernel status --metrics", 1)

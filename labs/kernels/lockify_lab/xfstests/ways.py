@@ -126,6 +126,7 @@ class Array(Disk):
     how = "on an array"
     test, scratch = f"{one_host.DEVICE}p1", f"{one_host.DEVICE}p2"
     disks = len(one_host.DISKS)
+
     def disk_size(self) -> int:
         """Of three disks two have content, and of a disk 8/9, but for a few MiB."""
         return SIZE * 9 // 8 + 12
