@@ -254,6 +254,35 @@ fn an_empty_device_beside_a_missing_one() {
     assert!(stdout(&whole).contains("stripes"), "{}", stderr(&whole));
 }
 
+/// A device that is gone has its content; the other one's file was replaced. The first one is not given up for that, whichever of the two
+/// is lower. When it is back, nothing is lost.
+#[test]
+fn a_missing_device_is_kept_beside_an_empty_one() {
+    for (gone, empty) in [(3, 4), (4, 3), (0, 4)] {
+        let mut array = five();
+        let host = array.export(1);
+        let mut blocks = host.connect();
+        let before = content(4 * STRIPE);
+        blocks.write(0, &before);
+        array.devices[gone].take().unwrap().kill();
+        array.devices[empty].take().unwrap().kill();
+        array.start(empty, "new", &["--create"]);
+        wait_for(|| device(&array, empty)["condition"] == "new");
+        // A client's error tells that more than a lease has passed.
+        let began = Instant::now();
+        while (0..STRIPE).all(|block| read(&mut blocks, block) == 0) {
+            assert!(began.elapsed() < 2 * BOUND, "no read fails");
+        }
+        assert_eq!(device(&array, gone)["condition"], "good", "{gone} beside {empty}");
+        array.start(gone, &format!("disk{gone}"), &[]);
+        wait_for(|| device(&array, empty)["condition"] == "failed");
+        let replaced = array.lockify("replace", &["--id", &empty.to_string()]);
+        assert_eq!(code(&replaced), 0, "{}{}", stdout(&replaced), stderr(&replaced));
+        array.wait_until_healthy();
+        assert!(blocks.read(0, before.len() / BLOCK) == before, "{gone} beside {empty}");
+    }
+}
+
 /// A group of which a device was given up loses another one.
 #[test]
 fn a_device_is_lost_beside_one_that_has_failed() {

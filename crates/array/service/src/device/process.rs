@@ -801,22 +801,25 @@ impl Process {
     /// Has devices failed that are gone, new, or have a wrong clock.
     fn give_up_bad_devices(&mut self) {
         let lease = self.lease();
-        // One proposer is enough: competing proposals delay each other. A lower device that is not in service does nothing for the
-        // array, and may be the one to be given up. Beside one that is gone with its content, an operator decides.
+        // One proposer is enough: competing proposals delay each other. A device that is not in service does nothing for the array,
+        // and may be the one to be given up.
         let new = self.in_service.iter().filter(|(_, in_service)| !**in_service);
         let new: Vec<DeviceId> = new.map(|(&id, _)| id).collect();
-        let gone: Vec<DeviceId> = self.members.gone(lease).collect();
-        let leads = self.leads(&[]) || gone.is_empty() && self.leads(&new);
-        if !leads {
+        if !self.disk.store().is_in_service() || !self.leads(&new) {
             return;
         }
+        let gone: Vec<DeviceId> = self.members.gone(lease).collect();
         let wrong = self.wrong_clocks.iter().filter(|(_, since)| since.elapsed() >= lease);
         let wrong: Vec<DeviceId> = wrong.map(|(&id, _)| id).collect();
-        for device in gone.into_iter().chain(new).chain(wrong) {
+        for device in gone.into_iter().chain(new.iter().copied()).chain(wrong) {
             let state = self.device.state();
             let condition = state.devices.get(usize::from(device.0));
             if condition.is_some_and(|condition| !condition.is_out())
-                && self.settled.may_give_up(device, |other| state.is_failed(other))
+                && self.settled.may_give_up(
+                    device,
+                    |other| state.is_failed(other),
+                    |other| new.contains(&other),
+                )
             {
                 // The term ties the failure to this absence: the device may be let in again
                 // meanwhile.

@@ -65,9 +65,16 @@ impl Settled {
         std::mem::take(&mut self.untold)
     }
 
-    /// Returns true if all others of a device's group are settled. With two parities, one may be gone, or out of the array.
-    pub fn may_give_up(&mut self, device: DeviceId, is_out: impl Fn(DeviceId) -> bool) -> bool {
+    /// Returns true if all others of a device's group are settled. With two parities, one may be gone, empty, or out of the array.
+    /// An empty one settles nothing: it has no blocks in the place of those that are given up.
+    pub fn may_give_up(
+        &mut self,
+        device: DeviceId,
+        is_out: impl Fn(DeviceId) -> bool,
+        is_empty: impl Fn(DeviceId) -> bool,
+    ) -> bool {
         let is = |other: &DeviceId| match *other == self.me {
+            _ if is_empty(*other) => false,
             true => self.own,
             false => self.others.get(other) == Some(&Some(true)),
         };
@@ -75,7 +82,8 @@ impl Settled {
         let is_out = |other: DeviceId| self.layout.parities() > 1 && is_out(other);
         let is_gone = |other: &DeviceId| {
             let is_there = *other == self.me || self.others.contains_key(other);
-            is_out(*other) || !is_there && !self.went_unsettled.contains(other)
+            let has_nothing = is_out(*other) || is_empty(*other);
+            has_nothing || !is_there && !self.went_unsettled.contains(other)
         };
         let not_settled = self.layout.beside(device).filter(|other| !is(other) || is_out(*other));
         let (gone, unsettled): (Vec<_>, Vec<_>) = not_settled.partition(is_gone);
@@ -86,6 +94,7 @@ impl Settled {
             Some(other) if self.kept.insert(device) => {
                 let why = match other == self.me || self.others.contains_key(&other) {
                     _ if is_out(other) => "is out of the array, and one more is not there",
+                    _ if is_empty(other) => "is empty",
                     true => "does not know yet what hosts were writing when it stopped",
                     false => "is not there either",
                 };
@@ -122,7 +131,7 @@ mod tests {
 
     /// That one of a device's group is given up, none being out.
     fn gives_up(settled: &mut Settled) -> bool {
-        settled.may_give_up(GONE, |_| false)
+        settled.may_give_up(GONE, |_| false, |_| false)
     }
 
     #[test]
@@ -150,11 +159,32 @@ mod tests {
         // One that is out has nothing to say, whether it is there or not.
         settled.met(OTHER);
         settled.heard(OTHER, true);
-        assert!(settled.may_give_up(GONE, |other| other == last));
+        assert!(settled.may_give_up(GONE, |other| other == last, |_| false));
         settled.met(last);
         settled.heard(last, false);
-        assert!(settled.may_give_up(GONE, |other| other == last));
-        assert!(!settled.may_give_up(GONE, |other| [last, OTHER].contains(&other)));
+        assert!(settled.may_give_up(GONE, |other| other == last, |_| false));
+        assert!(!settled.may_give_up(GONE, |other| [last, OTHER].contains(&other), |_| false));
+    }
+
+    #[test]
+    fn an_empty_device_counts_as_one_that_is_gone() {
+        for redundancy in [Redundancy::Raid5, Redundancy::Raid6] {
+            let mut settled = of(redundancy);
+            settled.whom_to_tell(true);
+            let last = DeviceId(3);
+            for other in [OTHER, last] {
+                settled.met(other);
+                settled.heard(other, true);
+            }
+            let is_borne = redundancy == Redundancy::Raid6;
+            for empty in [ME, OTHER] {
+                let beside = |other| other == empty;
+                assert_eq!(settled.may_give_up(GONE, |_| false, beside), is_borne, "{empty:?}");
+                // It is one and the same that is out and empty.
+                assert_eq!(settled.may_give_up(GONE, beside, beside), is_borne, "{empty:?}");
+            }
+            assert!(!settled.may_give_up(GONE, |_| false, |other| [OTHER, last].contains(&other)));
+        }
     }
 
     #[test]
