@@ -222,11 +222,11 @@ fn for_export(
 /// The export's capabilities after this negotiation.
 fn flags_of(export: &Export, agreed: Agreed) -> u16 {
     use export_flag::{
-        CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, WRITE_ZEROES,
+        CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, TRIM, WRITE_ZEROES,
     };
     // Nothing is cached here, and a flush goes to all devices: connections need not know of each other.
     let always = HAS_FLAGS | FLUSH | FUA | MULTI_CONN | CACHE;
-    let writing = if export.read_only { READ_ONLY } else { WRITE_ZEROES | FAST_ZERO };
+    let writing = if export.read_only { READ_ONLY } else { TRIM | WRITE_ZEROES | FAST_ZERO };
     always | writing | if agreed.structured { DF } else { 0 }
 }
 

@@ -64,8 +64,14 @@ impl Reader<'_> {
                 let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
                 continue;
             }
-            if request.command == Command::BlockStatus {
-                let (outcome, permit) = (Outcome::Allocated, budget.take(0));
+            // Every block has its space for good, so that a trim frees none.
+            let at_once = match request.command {
+                Command::BlockStatus => Some(Outcome::Allocated),
+                Command::Trim => Some(Outcome::Done),
+                _ => None,
+            };
+            if let Some(outcome) = at_once {
+                let permit = budget.take(0);
                 let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
                 continue;
             }
@@ -115,7 +121,7 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
         Command::BlockStatus if agreed.allocation => {}
         Command::BlockStatus => return invalid("the handshake has chosen no meta context"),
         Command::Other(_) => return invalid("this export does not offer such requests"),
-        _ if writes && export.read_only => {
+        _ if (writes || request.command == Command::Trim) && export.read_only => {
             return Err((Errno::NotPermitted, "the export is read-only"));
         }
         Command::Read | Command::Write if request.length > MAX_REQUEST => {
@@ -125,7 +131,7 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
         Command::WriteZeroes if request.flags & request_flag::FAST_ZERO != 0 => {
             return Err((Errno::NotSupported, "zeroes are not faster than data"));
         }
-        Command::Read | Command::Write | Command::Cache | Command::WriteZeroes => {}
+        Command::Read | Command::Write | Command::Trim | Command::Cache | Command::WriteZeroes => {}
     }
     if request.length == 0 {
         return invalid("the request has no length");

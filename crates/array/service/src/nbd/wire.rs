@@ -23,6 +23,7 @@ pub(crate) mod export_flag {
     pub const READ_ONLY: u16 = 1 << 1;
     pub const FLUSH: u16 = 1 << 2;
     pub const FUA: u16 = 1 << 3;
+    pub const TRIM: u16 = 1 << 5;
     pub const WRITE_ZEROES: u16 = 1 << 6;
     pub const DF: u16 = 1 << 7;
     pub const MULTI_CONN: u16 = 1 << 8;
@@ -215,6 +216,7 @@ pub(crate) enum Command {
     Write,
     Disconnect,
     Flush,
+    Trim,
     Cache,
     WriteZeroes,
     BlockStatus,
@@ -247,6 +249,7 @@ impl Request {
             1 => Command::Write,
             2 => Command::Disconnect,
             3 => Command::Flush,
+            4 => Command::Trim,
             5 => Command::Cache,
             6 => Command::WriteZeroes,
             7 => Command::BlockStatus,

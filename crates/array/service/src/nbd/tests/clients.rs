@@ -62,6 +62,7 @@ fn nbdinfo_sees_what_the_export_can_do() {
         "can_flush",
         "can_fua",
         "can_zero",
+        "can_trim",
         "can_df",
         "can_cache",
         "can_fast_zero",
@@ -73,7 +74,7 @@ fn nbdinfo_sees_what_the_export_can_do() {
     let map = run("libnbd-bin", "nbdinfo", &["--map", "--json", &running.uri]);
     let map: serde_json::Value = serde_json::from_str(&map).unwrap();
     assert_eq!((&map[0]["length"], &map[0]["type"]), (&SIZE.into(), &0.into()), "{map}");
-    for cannot in ["is_read_only", "can_trim", "is_rotational"] {
+    for cannot in ["is_read_only", "is_rotational"] {
         assert_eq!(export[cannot], false, "{cannot}");
     }
     let list = run("libnbd-bin", "nbdinfo", &["--list", "--json", &running.uri]);
@@ -225,11 +226,14 @@ assert chunks == [(1001, nbd.READ_DATA)], chunks
 h.zero(5000, 2000)
 assert h.pread(5002, 1999) == data[999:1000] + bytes(5000) + data[6000:6001]
 h.cache(size, 0)
+h.trim(size, 0)
+h.trim(3, 1001, nbd.CMD_FLAG_FUA)
+assert h.pread(1, 1001) == data[1:2]
 
 # The server refuses what a client with manners does not send, and the connection goes on.
 h.set_strict_mode(0)
 buffer = nbd.Buffer(512)
-fails(errno.EINVAL, h.trim, 4096, 0)
+fails(errno.EINVAL, h.trim, 4096, size)
 fails(errno.EINVAL, h.pread, 0, 0)
 fails(errno.EINVAL, h.pread, 512, size - 511)
 fails(errno.ENOSPC, h.pwrite, bytes(512), size - 511)

@@ -90,8 +90,9 @@ fn requests_that_cannot_be_done_are_refused_and_the_connection_goes_on() {
         ((4, 0), 0, block, INVALID),
         ((16, 0), 0, block, INVALID),
         ((2, 1), 0, block, INVALID),
-        // Trim, block status that was not chosen, and unknown commands.
-        ((0, 4), 0, block, INVALID),
+        ((0, 4), SIZE, block, INVALID),
+        ((2, 4), 0, block, INVALID),
+        // Block status that was not chosen, and unknown commands.
         ((0, 5), SIZE, block, INVALID),
         ((0, 7), 0, block, INVALID),
         ((0, 999), 0, block, INVALID),

@@ -37,8 +37,8 @@ fn options_are_answered_as_the_protocol_says() {
     client.option(6, b"\0\0\0\x05array\0\x02\0\x02\x01\x00");
     let mut size = vec![0, 0];
     size.extend(SIZE.to_be_bytes());
-    // All but the flags for rotational media, trimming and read-only exports.
-    size.extend(0b1101_1100_1101u16.to_be_bytes());
+    // All but the flags for rotational media and read-only exports.
+    size.extend(0b1101_1110_1101u16.to_be_bytes());
     assert_eq!(client.answer(), (6, 3, size.clone()));
     let sizes = [1u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
     assert_eq!(client.answer(), (6, 3, [&[0, 3], &sizes[..]].concat()));
@@ -217,6 +217,26 @@ fn a_hint_to_cache_finds_errors_and_fast_zeroes_are_refused() {
     assert_eq!(client.reply(), (5, 2));
     client.request((16, 6), 3, 0, 4096);
     assert_eq!(client.reply(), (95, 3));
+}
+
+/// Every block keeps its space, and what it has.
+#[test]
+fn a_trim_of_any_length_changes_nothing() {
+    let running = Running::of(Export { volatile: true, ..export(SIZE) });
+    let mut client = running.client(false);
+    client.request(WRITE, 1, 0, 4096);
+    client.put(&[1; 4096]);
+    assert_eq!(client.reply(), (0, 1));
+    for (flags, offset, length) in [(0, 0, SIZE as u32), (1, 1, 4094), (0, SIZE - 1, 1)] {
+        client.request((flags, 4), 2, offset, length);
+        assert_eq!(client.reply(), (0, 2), "{offset} {length}");
+    }
+    assert_eq!(running.memory.bytes(0, 4096), [1; 4096]);
+    assert_eq!(running.memory.flushes(), 0);
+    let read_only = Running::of(Export { read_only: true, ..export(SIZE) });
+    let mut client = read_only.client(false);
+    client.request((0, 4), 3, 0, 4096);
+    assert_eq!(client.reply(), (1, 3), "EPERM");
 }
 
 #[test]
