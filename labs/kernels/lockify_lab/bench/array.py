@@ -1,6 +1,6 @@
 """`labs/kernels/lab bench array`: a shared array beside Linux's own RAID over network block devices.
 
-A user with one host would take md for this: RAID-5 over five exports of nbdkit, each behind Linux's NBD client. Node 1 has that.
+A user with one host would take md for this: RAID-5 or RAID-6 over five exports of nbdkit, each behind Linux's NBD client. Node 1 has that.
 Node 2 has five devices of a shared array, its export, and Linux's NBD client in front. The same fio jobs run on both block devices
 in turns, each time in the other order. Nodes 3 and 4 then export the same array as well, and all three work at once: md has one
 host only. Each side has five disks of its own, all are files of this machine, and all programs run inside the nodes. So system
@@ -22,6 +22,7 @@ from ..lab import Lab
 from .rows import Row, Rows, quartiles, ratios
 
 _DEVICES = 5
+_PARITIES = {5: 1, 6: 2}  # by level
 _HOSTS = (2, 3, 4)
 _MD = 1
 _DISKS = "bcdefghijk"  # /dev/ubdb and so on: md's five, then the array's
@@ -37,14 +38,18 @@ class Job:
     words: str
 
 
-JOBS = (
-    Job("read 64 KiB", "--rw=randread --bs=64k"),
-    Job("write 64 KiB", "--rw=randwrite --bs=64k"),
-    Job("70 % reads, 64 KiB", "--rw=randrw --rwmixread=70 --bs=64k"),
-    Job("write 256 KiB, whole stripes", "--rw=randwrite --bs=256k --blockalign=256k"),
-    Job("read 4 KiB", "--rw=randread --bs=4k"),
-    Job("write 4 KiB", "--rw=randwrite --bs=4k"),
-)
+def jobs(level: int) -> tuple[Job, ...]:
+    """Of RAID-5 or RAID-6. Whole stripes are the data units, of 64 KiB each, of five devices."""
+    stripe = 64 * (_DEVICES - _PARITIES[level])
+    return (
+        Job("read 64 KiB", "--rw=randread --bs=64k"),
+        Job("write 64 KiB", "--rw=randwrite --bs=64k"),
+        Job("70 % reads, 64 KiB", "--rw=randrw --rwmixread=70 --bs=64k"),
+        Job(f"write {stripe} KiB, whole stripes", f"--rw=randwrite --bs={stripe}k --blockalign={stripe}k"),
+        Job("read 4 KiB", "--rw=randread --bs=4k"),
+        Job("write 4 KiB", "--rw=randwrite --bs=4k"),
+    )
+
 
 _LOOK = """
 look() {  # look TEXT COMMAND...: until it succeeds
@@ -110,7 +115,7 @@ def arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--lockify", type=Path, default=Path("target/release/lockify"), metavar="PROGRAM")
     sub.add_argument("--rounds", type=int, default=5, metavar="N")
     sub.add_argument("--seconds", type=int, default=3, metavar="S", help="of each job on each side (%(default)s)")
-    sub.add_argument("--level", type=int, choices=(5, 6), default=5, help="of md; the array has one parity")
+    sub.add_argument("--level", type=int, choices=(5, 6), default=5, help="RAID-5 or RAID-6, of both (%(default)s)")
     sub.add_argument("--mib", type=int, default=128, metavar="N", help="that are read and written (%(default)s)")
     sub.add_argument("--out", type=Path, default=Path("target/array-md.jsonl"), metavar="FILE")
     sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -135,7 +140,7 @@ def run(given: argparse.Namespace) -> int:
         disk = f"{given.mib // 2 + 64}M"
         lab.up(nodes=len(_HOSTS) + 1, fs="none", stack="none", kernel="stock", scratch=disk, scratches=2 * _DEVICES)
         _start(lab, given)
-        measured = [_measure(lab, job, given, rows) for job in JOBS]
+        measured = [_measure(lab, job, given, rows) for job in jobs(given.level)]
     rows.close()
     verdicts = [verdict for pair in measured for verdict in pair]
     for verdict in verdicts:
@@ -158,7 +163,8 @@ def _start(lab: Lab, given: argparse.Namespace) -> None:
     create = f"{lockify} cluster key /run/lab/out/key && {lockify} array create /run/lab/out/array.toml"
     size = f"$(blockdev --getsize64 /dev/ubd{_DISKS[_DEVICES]})B"
     # Nodes that share few processors are paused by each other, which is not measured here.
-    lab.sh(f"{create} --durable-on-flush --lease 30s --device-size {size} {devices}", _HOSTS[0])
+    redundancy = "--raid6 " if given.level == 6 else ""
+    lab.sh(f"{create} {redundancy}--durable-on-flush --lease 30s --device-size {size} {devices}", _HOSTS[0])
     lab.sh(_with(_START_DEVICES, disks=ours), _HOSTS[0], timeout=60)
     for host in _HOSTS:
         said = lab.sh(_EXPORT, host, timeout=120)
