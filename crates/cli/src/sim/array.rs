@@ -105,8 +105,8 @@ pub struct Args {
     /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
     replay: Option<u64>,
-    /// Which faults the seeds have: none, interruptions, restarts, all, or lock-servers (all, and several lock servers that fail)
-    /// [default: all], or, for a crash at every step, if the victim just comes back
+    /// Which faults the seeds have: none, interruptions, restarts, all, lock-servers (all, and several lock servers that fail) or growth
+    /// (all, and the array grows) [default: all], or, for a crash at every step, if the victim just comes back
     /// (restarts) or is fenced before (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
@@ -137,12 +137,12 @@ const LOAD: [&str; 13] = [
 
 fn faults(name: &str) -> Result<Faults, String> {
     let found = Faults::ALL.into_iter().find(|faults| faults.name() == name);
-    found.ok_or_else(|| "there are none, interruptions, restarts, all and lock-servers".into())
+    found.ok_or_else(|| format!("there are {}", Faults::ALL.map(Faults::name).join(", ")))
 }
 
 fn redundancy(name: &str) -> Result<Redundancy, String> {
     let found = Redundancy::ALL.into_iter().find(|redundancy| redundancy.name() == name);
-    found.ok_or_else(|| "there are raid5, mirror and raid6".into())
+    found.ok_or_else(|| format!("there are {}", Redundancy::ALL.map(Redundancy::name).join(", ")))
 }
 
 /// Returns true if half a stripe is written by read-modify-write.
