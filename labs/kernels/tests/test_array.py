@@ -26,6 +26,8 @@ BUILT = ("kernels", "lockify")
 TOKEN = 4000
 # Seconds until survivors have to go on. Typical is a tenth of it: the token, the fence, and the journal.
 PATIENCE = 120
+# Seconds in which an array gets closer to being whole.
+HEALS = 900
 LIMIT = 4 * 3600
 
 MINUTES_VARIABLE, SEED_VARIABLE = "LOCKIFY_ARRAY_MINUTES", "LOCKIFY_ARRAY_SEED"
@@ -132,10 +134,25 @@ def replace_a_device(cluster: Cluster, node: int) -> None:
     whole(cluster, node)
 
 
+def to_do(lab: Lab, node: int) -> int:
+    """Stripes that devices have to check, or that are not rebuilt yet."""
+    devices = status(lab, node)["devices"]
+    return sum((device["unchecked"] or 0) - (device["done"] or 0) for device in devices)
+
+
 def whole(cluster: Cluster, node: int) -> None:
-    """A device that has restarted checks its stripes first, if the array had a dead host: that takes minutes."""
+    """A device that has restarted checks its stripes first, if the array had a dead host: minutes, or more on a busy machine."""
     begin = time.monotonic()
-    cluster.lab.sh(array.heal(900), node, timeout=900)
+    left: int | None = None
+    while True:
+        try:
+            cluster.lab.sh(array.heal(HEALS), node, timeout=HEALS)
+            break
+        except LabError:
+            now = to_do(cluster.lab, node)
+            if left is not None and now >= left:
+                raise
+            left = now
     print(f"           the array is whole after {time.monotonic() - begin:.1f} s more", flush=True)
 
 
