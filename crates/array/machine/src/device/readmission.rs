@@ -243,10 +243,14 @@ impl Device {
                 // The newer write's host takes it up as well, or the other devices repair it.
                 Err(bad) => bad.stamp.is_some_and(|cut_short| cut_short > stamp),
             };
-            if is_done {
+            // What is newer may have come first, after the crash had undone this one. Then this one is dropped. A lock is exclusive, so
+            // that nothing newer comes before the write that has it.
+            let is_behind = self.config.scheme == Scheme::TimestampOrdering
+                && matches!(found, Ok(block) if block.header.stamp > stamp);
+            if is_done && !is_behind {
                 continue;
             }
-            let applies = stamp > last;
+            let applies = stamp > last && !is_behind;
             if applies {
                 self.readmission.written.insert(block, stamp);
             }
