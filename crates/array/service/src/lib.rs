@@ -8,6 +8,7 @@
 pub mod assembly;
 mod clock;
 pub mod device;
+pub mod door;
 mod file;
 mod history;
 pub mod host;

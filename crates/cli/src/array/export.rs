@@ -9,8 +9,9 @@ use std::time::Duration;
 use lockify_array::{NodeName, Usage};
 use lockify_trust::node_name;
 use lockify_volume::ArrayFile;
+use lockify_volume::door::Export;
 use lockify_volume::host::{Array, Joining, this_node};
-use lockify_volume::nbd::{Ended as ServerEnded, Export, Listen, OPEN_TO_NETWORK, Server};
+use lockify_volume::nbd::{Ended as ServerEnded, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{FAREWELL, announce, say};

@@ -6,7 +6,7 @@ use super::wire::{
     self, ALLOCATION, ALLOCATION_ID, ContextRequest, InfoRequest, OptionHead, export_flag,
     handshake_flag, info, option, reply,
 };
-use super::{Export, MAX_REQUEST};
+use crate::door::{Export, MAX_REQUEST};
 
 /// The longest name or query that the protocol allows, bytes.
 const MAX_STRING: u32 = 4096;

@@ -1,7 +1,7 @@
 //! Accepts clients, and ends in order.
 
 use std::collections::HashMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,12 +12,13 @@ use lockify_array::OpError;
 use lockify_trust::Keyring;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::CONNECTIONS;
 use super::channel::Channel;
 use super::error::ListenError;
 use super::handshake::{Agreed, Negotiated, Tls, greet, negotiate, turn_away};
 use super::session::{self, Served};
 use super::stream::{Listen, Listener, Stream, Until};
-use super::{Backend, CONNECTIONS, Export, SPLIT};
+use crate::door::{Backend, Export, SPLIT, Stopper};
 
 /// How long a client may take for its greeting.
 const GREETING: Duration = Duration::from_secs(10);
@@ -74,23 +75,6 @@ impl Shared {
     }
 }
 
-/// Stops a server, from any thread.
-#[derive(Debug)]
-pub struct Stopper(UnixStream);
-
-impl Stopper {
-    /// Has [`Server::run`] end.
-    pub fn stop(&self) {
-        // Unread requests have the same effect.
-        let _ = (&self.0).write(&[0]);
-    }
-
-    /// A byte that is written into it stops the server: for signal handlers.
-    pub fn into_socket(self) -> UnixStream {
-        self.0
-    }
-}
-
 impl Server {
     /// Listens. Clients are answered when it [runs](Server::run). With keys, they have to begin TLS and prove that they are
     /// nodes of the keys' cluster. `log` is told what an operator should know.
@@ -115,12 +99,11 @@ impl Server {
         }
         let listener = Listener::bind(listen)?;
         let failed = |error| ListenError::Bind { place: listen.to_string(), error };
-        let (wakes, stops) = UnixStream::pair().map_err(failed)?;
-        stops.set_nonblocking(true).map_err(failed)?;
+        let (stopper, wakes) = Stopper::pair().map_err(failed)?;
         let shared = Shared {
             clients: Mutex::default(),
             left: Condvar::new(),
-            stopper: Stopper(stops),
+            stopper,
             keys,
             fenced: AtomicBool::new(false),
             stopping: Arc::default(),
@@ -142,7 +125,7 @@ impl Server {
     /// # Errors
     /// The system refuses.
     pub fn stopper(&self) -> io::Result<Stopper> {
-        self.shared.stopper.0.try_clone().map(Stopper)
+        self.shared.stopper.try_clone()
     }
 
     /// Serves until it is stopped, or the backend was fenced. Then it accepts no client and reads no further requests. It

@@ -6,17 +6,18 @@ use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 use bytes::{Bytes, BytesMut};
-use lockify_array::{OpError, Work};
+use lockify_array::OpError;
 
-use super::budget::{Amount, Budget, Permit};
 use super::channel::Channel;
 use super::handshake::{Agreed, misbehaves, skip};
-use super::transfer::{self, Finished, Outcome};
-use super::wire::{self, Command, Errno, Request, request_flag};
-use super::{BYTES, Backend, Export, MAX_REQUEST, REQUESTS};
+use super::wire::{self, request_flag};
+use super::{BYTES, REQUESTS};
+use crate::door::budget::{Amount, Budget, Permit};
+use crate::door::transfer::{self, Finished, Outcome, Sink};
+use crate::door::{Backend, Command, Errno, Export, MAX_REQUEST, Request};
 
 /// The data that a session serves.
 #[derive(Clone)]
@@ -39,6 +40,8 @@ pub(crate) fn serve(stream: &Channel<'_>, served: &Served, agreed: Agreed) -> io
         std::thread::Builder::new().name("nbd-replies".into()).spawn_scoped(scope, move || {
             Writer { stream, served, agreed, gone: false }.run(&from)
         })?;
+        // Fails only if the writer has ended, with the connection.
+        let to: Sink = Arc::new(move |finished| drop(to.send(finished)));
         Reader { stream: BufReader::new(stream), served, agreed, to }.run()
     })
 }
@@ -47,7 +50,7 @@ struct Reader<'a> {
     stream: BufReader<&'a Channel<'a>>,
     served: &'a Served,
     agreed: Agreed,
-    to: Sender<Finished>,
+    to: Sink,
 }
 
 impl Reader<'_> {
@@ -60,8 +63,7 @@ impl Reader<'_> {
             if let Err((errno, why)) = check(&request, &self.served.export, self.agreed) {
                 skip(&mut self.stream, request.payload())?;
                 let (outcome, permit) = (Outcome::Refused(errno, why), budget.take(0));
-                // Fails only if the writer has ended, with the connection.
-                let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
+                (self.to)(Finished { request, outcome, permit, to: Arc::clone(&self.to) });
                 continue;
             }
             // Every block has its space for good, so that a trim frees none.
@@ -72,7 +74,7 @@ impl Reader<'_> {
             };
             if let Some(outcome) = at_once {
                 let permit = budget.take(0);
-                let _ = self.to.send(Finished { request, outcome, permit, to: self.to.clone() });
+                (self.to)(Finished { request, outcome, permit, to: Arc::clone(&self.to) });
                 continue;
             }
             let Served { export, backend, stopping, .. } = self.served;
@@ -179,20 +181,11 @@ impl Writer<'_> {
 
     /// `None` if the request still has to be made durable.
     fn reply(&self, finished: Finished) -> Option<Reply> {
-        let Finished { mut request, outcome, permit, to } = finished;
+        let finished = finished.made_durable(&self.served.export, &*self.served.backend)?;
+        let Finished { request, outcome, permit, .. } = finished;
         let structured = self.agreed.structured;
         let (head, data) = match outcome {
             Outcome::Data(data) => (wire::data_head(&request, structured), data),
-            Outcome::Done if self.needs_flush(&request) => {
-                request.flags &= !request_flag::FUA;
-                let done = move |result: Result<_, _>| {
-                    let outcome = result.map_or_else(Outcome::Failed, |_| Outcome::Done);
-                    // Fails only if the connection has gone.
-                    let _ = to.send(Finished { request, outcome, permit, to: to.clone() });
-                };
-                self.served.backend.submit(Work::Flush, Box::new(done));
-                return None;
-            }
             Outcome::Done => (wire::done(request.cookie), Vec::new()),
             Outcome::Allocated => (wire::allocated(&request), Vec::new()),
             Outcome::Refused(errno, why) => {
@@ -205,11 +198,6 @@ impl Writer<'_> {
             }
         };
         Some(Reply { head, data, _permit: permit })
-    }
-
-    fn needs_flush(&self, request: &Request) -> bool {
-        let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
-        self.served.export.volatile && writes && request.flags & request_flag::FUA != 0
     }
 
     fn write(&self, replies: &[Reply]) -> io::Result<()> {

@@ -2,6 +2,8 @@
 //!
 //! Nothing here reads a socket, so that whatever a client may send can be tried in tests.
 
+use crate::door::{Command, Errno, Request};
+
 /// The server's first bytes: `NBDMAGIC`.
 pub(crate) const GREETING: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`: the second word of the greeting, and the first of each option.
@@ -68,7 +70,7 @@ pub(crate) mod info {
 
 /// Flags of requests.
 pub(crate) mod request_flag {
-    pub const FUA: u16 = 1 << 0;
+    pub const FUA: u16 = crate::door::FUA;
     pub const NO_HOLE: u16 = 1 << 1;
     pub const DF: u16 = 1 << 2;
     pub const REQ_ONE: u16 = 1 << 3;
@@ -86,24 +88,6 @@ mod chunk {
     pub const ERROR: u16 = 1 << 15 | 1;
 }
 const CHUNK_DONE: u16 = 1;
-
-/// An error as clients understand it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Errno {
-    /// The export is read-only.
-    NotPermitted = 1,
-    /// Reading or writing failed, and may do so again.
-    Io = 5,
-    /// The request makes no sense.
-    Invalid = 22,
-    /// A write beyond the end.
-    NoSpace = 28,
-    /// A fast way was asked for, and there is none.
-    NotSupported = 95,
-    /// The server is about to end.
-    ShuttingDown = 108,
-}
 
 /// The first fields of `N` bytes, one after the other. Reading more than there is gives `None`.
 struct Fields<'a>(&'a [u8]);
@@ -207,33 +191,6 @@ pub(crate) fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     bytes.extend((data.len() as u32).to_be_bytes());
     bytes.extend(data);
     bytes
-}
-
-/// A client's command for the export.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Command {
-    Read,
-    Write,
-    Disconnect,
-    Flush,
-    Trim,
-    Cache,
-    WriteZeroes,
-    BlockStatus,
-    Other(u16),
-}
-
-/// A request; the data of a write follows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Request {
-    pub flags: u16,
-    pub command: Command,
-    /// Whatever the client names it by in the reply.
-    pub cookie: u64,
-    /// In bytes.
-    pub offset: u64,
-    /// In bytes.
-    pub length: u32,
 }
 
 impl Request {

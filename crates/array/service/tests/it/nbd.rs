@@ -12,8 +12,9 @@ use std::thread::JoinHandle;
 use crate::client::Client;
 use crate::common::{PATIENCE, Site, log};
 use lockify_array::{Extent, Scheme, Span};
+use lockify_volume::door::{Export, Stopper};
 use lockify_volume::host::Array;
-use lockify_volume::nbd::{Ended, Export, Listen, Server, Stopper};
+use lockify_volume::nbd::{Ended, Listen, Server};
 use lockify_volume::store::{Access, Store};
 use lockify_volume::{BLOCK, Durability, Timing};
 

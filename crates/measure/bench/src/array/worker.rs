@@ -11,7 +11,7 @@ use lockify_report::crew::{self, Failure};
 use lockify_trust::Identity;
 use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::store::Access;
-use lockify_volume::{ArrayFile, device, lock_server, nbd};
+use lockify_volume::{ArrayFile, device, door, lock_server, nbd};
 use serde::{Deserialize, Serialize};
 
 use super::work::{Doer, Done, Load, put};
@@ -153,7 +153,7 @@ fn be_host(file: &ArrayFile, load: &Load) -> Result<Done, Failure> {
 
 fn be_export(file: &ArrayFile, id: u32, socket: &std::path::Path) -> Result<(), Failure> {
     let array = open(file)?;
-    let export = nbd::Export::of(file, "bench".into(), format!("host {id}"), false);
+    let export = door::Export::of(file, "bench".into(), format!("host {id}"), false);
     // Blocks that were never written are not read from the disk.
     let stripe = vec![0x5a; export.stripe as usize];
     let stripe = bytes::Bytes::from(stripe);

@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::nbd::Export;
-use crate::nbd::testing::{Running, export};
+use crate::door::Export;
+use crate::door::testing::export;
+use crate::nbd::testing::Running;
 
 const SIZE: u64 = 16 << 20;
 
@@ -81,7 +82,7 @@ fn nbdinfo_sees_what_the_export_can_do() {
     assert!(list.contains("\"export-name\": \"array\""), "{list}");
     assert!(list.contains("\"description\": \"a test\""), "{list}");
     assert_eq!(run("libnbd-bin", "nbdinfo", &["--size", &running.uri]).trim(), SIZE.to_string());
-    let read_only = Running::of(Export { read_only: true, ..crate::nbd::testing::export(SIZE) });
+    let read_only = Running::of(Export { read_only: true, ..crate::door::testing::export(SIZE) });
     run("libnbd-bin", "nbdinfo", &["--is", "read-only", &read_only.uri]);
 }
 

@@ -4,9 +4,10 @@ use std::io::{self, Cursor, Read, Write};
 
 use proptest::prelude::*;
 
+use crate::door::testing::export;
+use crate::door::{Command, Errno, Request};
 use crate::nbd::handshake::{Negotiated, Tls, greet, negotiate};
-use crate::nbd::testing::export;
-use crate::nbd::wire::{self, Command, Errno, InfoRequest, OptionHead, Request};
+use crate::nbd::wire::{self, InfoRequest, OptionHead};
 
 /// A connection that says this and then ends.
 struct Script {

@@ -4,8 +4,10 @@ use std::net::Shutdown;
 
 use lockify_array::HostAnswer;
 
-use crate::nbd::testing::{BLOCK, Running, export, head};
-use crate::nbd::{BYTES, CONNECTIONS, MAX_REQUEST, REQUESTS};
+use crate::door::MAX_REQUEST;
+use crate::door::testing::{BLOCK, export};
+use crate::nbd::testing::{Running, head};
+use crate::nbd::{BYTES, CONNECTIONS, REQUESTS};
 
 const READ: (u16, u16) = (0, 0);
 const WRITE: (u16, u16) = (0, 1);

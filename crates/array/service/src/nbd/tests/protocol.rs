@@ -2,8 +2,10 @@
 
 use lockify_array::OpError;
 
-use crate::nbd::testing::{Running, export};
-use crate::nbd::{Ended, Export};
+use crate::door::Export;
+use crate::door::testing::export;
+use crate::nbd::Ended;
+use crate::nbd::testing::Running;
 
 const READ: (u16, u16) = (0, 0);
 const WRITE: (u16, u16) = (0, 1);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use lockify_trust::{Authority, Credentials, Keyring, Lifetime, node_name};
 
 use super::clients::{run, wanted};
-use crate::nbd::testing::{Client, Running, Tls, export};
+use crate::door::testing::export;
+use crate::nbd::testing::{Client, Running, Tls};
 
 const SIZE: u64 = 16 << 20;
 const CLUSTER: &str = "testing";

@@ -1,14 +1,12 @@
 //! A request on its way through the array.
 
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use lockify_array::{HostAnswer, OpError, Work};
 
 use super::budget::{Budget, Permit};
-use super::wire::{Command, Errno, Request};
-use super::{Backend, Export, MAX_REQUEST};
+use super::{Backend, Command, Errno, Export, FUA, MAX_REQUEST, Request};
 
 /// The pieces of a request: whole stripes, as far as possible.
 pub(crate) struct Pieces {
@@ -58,7 +56,29 @@ pub(crate) struct Finished {
     pub outcome: Outcome,
     pub permit: Permit,
     /// For the steps that have to follow before the answer.
-    pub to: Sender<Finished>,
+    pub to: Sink,
+}
+
+/// Takes finished requests, on any thread, and does not wait.
+pub(crate) type Sink = Arc<dyn Fn(Finished) + Send + Sync>;
+
+impl Finished {
+    /// Has a write made durable that asks for it; `None` if that has begun, and the request comes to its sink once more.
+    pub fn made_durable(mut self, export: &Export, backend: &dyn Backend) -> Option<Finished> {
+        let writes = matches!(self.request.command, Command::Write | Command::WriteZeroes);
+        let asks = export.volatile && writes && self.request.flags & FUA != 0;
+        if !asks || !matches!(self.outcome, Outcome::Done) {
+            return Some(self);
+        }
+        self.request.flags &= !FUA;
+        let done = move |result: Result<_, _>| {
+            let to = Arc::clone(&self.to);
+            let outcome = result.map_or_else(Outcome::Failed, |_| Outcome::Done);
+            to(Finished { outcome, ..self });
+        };
+        backend.submit(Work::Flush, Box::new(done));
+        None
+    }
 }
 
 /// A request that is under way, shared by its pieces.
@@ -71,7 +91,7 @@ struct State {
     data: Vec<Bytes>,
     error: Option<OpError>,
     /// Until the last piece is done.
-    end: Option<(Request, Permit, Sender<Finished>)>,
+    end: Option<(Request, Permit, Sink)>,
 }
 
 impl Transfer {
@@ -101,8 +121,8 @@ impl Transfer {
             // A reply of another length would be taken for the next one.
             None => Outcome::Failed(OpError::State("a read gave another number of bytes".into())),
         };
-        // Fails only if the connection has gone.
-        let _ = to.send(Finished { request, outcome, permit, to: to.clone() });
+        let again = Arc::clone(&to);
+        to(Finished { request, outcome, permit, to: again });
     }
 }
 
@@ -149,7 +169,7 @@ pub(crate) fn start(
     payload: Bytes,
     (export, backend): (&Export, &dyn Backend),
     (permit, budget): (Permit, &Arc<Budget>),
-    (to, gone): (&Sender<Finished>, &dyn Fn() -> bool),
+    (to, gone): (&Sink, &dyn Fn() -> bool),
 ) {
     let pieces = Pieces::of(&request, export);
     let count =
@@ -158,7 +178,7 @@ pub(crate) fn start(
         left: count,
         data: vec![Bytes::new(); if request.command == Command::Read { count } else { 0 }],
         error: None,
-        end: Some((request, permit, to.clone())),
+        end: Some((request, permit, Arc::clone(to))),
     };
     let transfer = Arc::new(Transfer { state: Mutex::new(state) });
     if request.command == Command::Flush {
@@ -207,7 +227,7 @@ pub(crate) fn start(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::testing::export;
+    use crate::door::testing::export;
 
     fn pieces(offset: u64, length: u32, export: &Export) -> Vec<(u64, u64)> {
         let request = Request { flags: 0, command: Command::Read, cookie: 1, offset, length };
