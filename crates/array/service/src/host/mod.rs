@@ -22,8 +22,8 @@ mod fencing;
 use crate::history::HostHistory;
 use crate::wire::{Me, Net, Role, Target, Whom};
 use crate::{ArrayFile, Durability, HistoryError};
-pub use attach::MemoryError;
 pub(crate) use attach::VISITORS;
+pub use attach::{MemoryError, Reservation};
 use calls::Calls;
 pub use calls::Done;
 use engine::HostEngine;
@@ -195,7 +195,7 @@ impl Array {
     /// # Errors
     /// [`OpenError`].
     pub fn open(file: &ArrayFile, joining: &Joining) -> Result<Array, OpenError> {
-        Array::open_with(file, joining, None)
+        Array::open_with(file, joining, None, false)
     }
 
     /// As [`Array::open`], and records its requests and answers in a new file, for `lockify check`.
@@ -207,7 +207,21 @@ impl Array {
         joining: &Joining,
         history: &Path,
     ) -> Result<Array, OpenError> {
-        Array::open_with(file, joining, Some(history))
+        Array::open_with(file, joining, Some(history), false)
+    }
+
+    /// As [`Array::open`], and has the array for itself beyond the end of this process: until [`Array::leave`], or until somebody
+    /// fences the [`Reservation`]. The next process with the same memory continues it. Without a memory it ends with this host.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_reserved(
+        file: &ArrayFile,
+        joining: &Joining,
+        history: Option<&Path>,
+    ) -> Result<Array, OpenError> {
+        let joining = Joining { usage: Usage::Exclusive, ..joining.clone() };
+        Array::open_with(file, &joining, history, true)
     }
 
     /// As a visitor, for the array's own processes.
@@ -219,11 +233,14 @@ impl Array {
         file: &ArrayFile,
         joining: &Joining,
         history: Option<&Path>,
+        reserve: bool,
     ) -> Result<Array, OpenError> {
-        let (life, memory, attached) = attach::attach(file, joining)?;
+        let (life, memory, attached) = attach::attach(file, joining, reserve)?;
         let opened = Array::open_as(file, joining, life, history, Purpose::Use);
-        // It has asked for nothing yet.
-        let array = opened.inspect_err(|_| attached.detach(life.host.0, FAREWELL))?;
+        // It has asked for nothing yet. A reservation stays: something of the former process may rely on it.
+        let array = opened.inspect_err(|_| {
+            attached.detach(&[life.host.0], FAREWELL);
+        })?;
         let (memory, attached) = (memory.map(Arc::new), Some(Arc::new(attached)));
         Ok(Array { memory, attached, ..array })
     }
@@ -445,18 +462,40 @@ impl Array {
     /// A host that was waiting for the answer to a write when it ended stays listed as one of its node's. So does one whose array
     /// cannot be reached within that time.
     pub fn leave(&self, patience: Duration) {
+        self.end(patience, false);
+    }
+
+    /// As [`Array::leave`], and keeps the reservation for the next process with the same memory.
+    pub fn leave_reserved(&self, patience: Duration) {
+        self.end(patience, true);
+    }
+
+    /// The host's hold of the array, if it was opened with one.
+    pub fn reservation(&self) -> Option<Reservation> {
+        self.attached.as_deref().and_then(|attached| attached.reservation)
+    }
+
+    fn end(&self, patience: Duration, keep: bool) {
         let begin = Instant::now();
-        self.calls.close();
-        if self.calls.wait_for_end(patience)
-            && let Some(memory) = &self.memory
-        {
+        let reservation = self.reservation().map(|reservation| reservation.number);
+        let remember = |reservation| {
             // The next process would fence this one, which does no harm.
-            let _ = memory.ended();
+            self.memory.iter().for_each(|memory| drop(memory.ended(reservation)));
+        };
+        self.calls.close();
+        let ended = self.calls.wait_for_end(patience);
+        if ended {
+            remember(reservation);
         }
-        if self.calls.has_left()
-            && let Some(attached) = &self.attached
+        let mut gone = Vec::new();
+        gone.extend(self.calls.has_left().then_some(self.number()));
+        gone.extend(reservation.filter(|_| !keep));
+        if let Some(attached) = self.attached.as_ref().filter(|_| !gone.is_empty())
+            && attached.detach(&gone, patience.saturating_sub(begin.elapsed()))
+            && ended
+            && !keep
         {
-            attached.detach(self.number(), patience.saturating_sub(begin.elapsed()));
+            remember(None);
         }
     }
 }

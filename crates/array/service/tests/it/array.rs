@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Site, identity};
 use bytes::Bytes;
-use lockify_array::{Condition, DeviceId, OpError, Scheme, Span};
-use lockify_volume::host::{Array, Joining, Repair};
+use lockify_array::{Condition, DeviceId, OpError, Scheme, Span, Usage};
+use lockify_volume::host::{Array, Joining, Repair, Reservation};
 use lockify_volume::status::ask;
 use lockify_volume::upkeep::{self, Pace};
 use lockify_volume::{BLOCK, Durability, Timing};
@@ -388,6 +388,68 @@ fn a_node_has_the_hosts_that_have_neither_ended_nor_been_fenced() {
         assert!(!two.fence_node(node, PATIENCE).unwrap().contains(&next.number()), "{scheme}");
         assert!(!next.is_fenced(), "{scheme}");
     }
+}
+
+/// A reservation outlives its host, in whatever way that ends. It is not given again when others have ended it.
+#[test]
+fn a_reservation_keeps_the_array_for_the_next_process() {
+    let farm = Farm::new(Scheme::TimestampOrdering, 2);
+    let node = "alpha".parse().unwrap();
+    let memory = farm.site.folder.path().join("memory");
+    let joining = Joining { node, ..farm.site.joining(Some(&memory)) };
+    let open = || Array::open_reserved(&farm.site.file, &joining, None).unwrap();
+    let refused = || {
+        let why = Array::open(&farm.site.file, &farm.site.joining(None)).err().unwrap().to_string();
+        assert!(why.contains("has the array for itself"), "{why}");
+    };
+    let upkeep = Joining { usage: Usage::Upkeep, ..farm.site.joining(None) };
+    let upkeep = Array::open(&farm.site.file, &upkeep).unwrap();
+    let one = open();
+    let first = one.reservation().unwrap();
+    assert_eq!((first.continued, first.lost), (false, None));
+    let again = Some(Reservation { continued: true, ..first });
+    one.write(span(0, 20), data(20, 1)).unwrap();
+    // As devices do it when a host is silent.
+    upkeep.fence(one.number(), PATIENCE).unwrap();
+    refused();
+    drop(one);
+    let two = open();
+    assert_eq!(two.reservation(), again);
+    assert_eq!(two.read(span(0, 20)).unwrap(), data(20, 1));
+    two.leave_reserved(PATIENCE);
+    refused();
+    drop(two);
+    let three = open();
+    assert_eq!(three.reservation(), again);
+    // As a cluster manager: the array is free for others, so nothing of this process may go on.
+    let hosts = upkeep.fence_node(node, PATIENCE).unwrap();
+    assert!(hosts.is_empty(), "it came after this host: {hosts:?}");
+    let manager = Joining { usage: Usage::Upkeep, ..farm.site.joining(None) };
+    let manager = Array::open(&farm.site.file, &manager).unwrap();
+    let mut hosts = manager.fence_node(node, PATIENCE).unwrap();
+    hosts.sort_unstable();
+    assert_eq!(hosts, [first.number, three.number()]);
+    drop(three);
+    let other = farm.site.open();
+    other.write(span(0, 20), data(20, 2)).unwrap();
+    other.leave(PATIENCE);
+    let four = open();
+    let second = four.reservation().unwrap();
+    assert_eq!((second.continued, second.lost), (false, Some(first.number)));
+    assert!(second.number > first.number);
+    four.leave(PATIENCE);
+    drop(four);
+    let free = farm.site.open();
+    assert_eq!(free.reservation(), None);
+    free.leave(PATIENCE);
+    // One that is not wanted any more does not stay.
+    open().leave_reserved(PATIENCE);
+    refused();
+    let plain = Joining { usage: Usage::Exclusive, ..joining.clone() };
+    let plain = Array::open(&farm.site.file, &plain).unwrap();
+    assert_eq!(plain.reservation(), None);
+    plain.leave(PATIENCE);
+    farm.site.open().leave(PATIENCE);
 }
 
 /// Nothing waits for ever: not for a device that neither answers nor is given up.
