@@ -15,11 +15,20 @@ import notices  # noqa: E402
 
 
 def test_the_notices_are_those_of_the_crates_that_are_used() -> None:
-    assert notices.PAGE.read_text() == notices.page(notices.metadata()), "run packaging/notices.py"
+    wanted = notices.page(notices.metadata(), notices.metadata(notices.UBLK))
+    assert notices.PAGE.read_text() == wanted, "run packaging/notices.py"
 
 
 def test_crates_for_tests_and_the_compiler_are_left_out() -> None:
     assert not {"proptest", "serde_derive", "syn"} & {crate["name"] for crate in notices.contained(notices.metadata())}
+
+
+def test_the_notices_say_what_ublk_adds() -> None:
+    """One of its crates has another licence than all others."""
+    assert "bitmaps" not in {crate["name"] for crate in notices.contained(notices.metadata())}
+    more = {crate["name"]: crate["license"] for crate in notices.contained(notices.metadata(notices.UBLK))}
+    assert more["libublk"] == "MIT OR Apache-2.0"
+    assert [name for name, licence in more.items() if "MPL" in licence and " OR " not in licence] == ["bitmaps"]
 
 
 def test_published_crates_say_what_they_are() -> None:

@@ -23,14 +23,24 @@ Two libraries are loaded at run time, and not contained: corosync's (BSD), and l
 
 `packaging/notices.py` writes this page from Cargo.lock.
 
-| crate | licence |
+"""
+TABLE = """| crate | licence |
 |---|---|
+"""
+# Off by default, and in no package (docs/array.md).
+UBLK = "lockify-cli/ublk"
+MORE = """
+## With the feature `ublk`
+A program that is built with `--features lockify-cli/ublk` contains these as well. The packages have it without. `bitmaps` is under the MPL-2.0,
+unchanged. Whoever hands out such a program also says where the source of `bitmaps` is: https://crates.io/crates/bitmaps.
+
 """
 
 
-def metadata() -> dict[str, Any]:
+def metadata(*features: str) -> dict[str, Any]:
     asked = ["cargo", "metadata", "--format-version=1", "--offline", "--locked"]
     asked.append("--filter-platform=x86_64-unknown-linux-gnu")
+    asked += [f"--features={feature}" for feature in features]
     done = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -51,11 +61,19 @@ def contained(told: dict[str, Any]) -> list[dict[str, Any]]:
     return [packages[name] for name in found if packages[name]["source"]]
 
 
-def page(told: dict[str, Any]) -> str:
+def table(crates: list[dict[str, Any]]) -> str:
     # Some write a slash for "or".
-    lines = {f"| {crate['name']} | {crate['license'].replace('/', ' OR ')} |" for crate in contained(told)}
-    return BEGIN + "".join(f"{line}\n" for line in sorted(lines))
+    lines = {f"| {crate['name']} | {crate['license'].replace('/', ' OR ')} |\n" for crate in crates}
+    return TABLE + "".join(sorted(lines))
+
+
+def page(told: dict[str, Any], with_ublk: dict[str, Any]) -> str:
+    """Of the programs as they are by default, and what they contain besides with ublk."""
+    plain = contained(told)
+    names = {crate["name"] for crate in plain}
+    more = [crate for crate in contained(with_ublk) if crate["name"] not in names]
+    return BEGIN + table(plain) + MORE + table(more)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(metadata()))
+    PAGE.write_text(page(metadata(), metadata(UBLK)))

@@ -99,13 +99,13 @@ def scrub() -> str:
     return f"lockify array scrub --array {_FILE}"
 
 
-def up(lab: Lab, door: str) -> None:
+def up(lab: Lab, door: str, lease: int = 4) -> None:
     """Boots a node, which serves an array of three devices to itself."""
     for text in ("EXT4-fs", "XFS"):
         lab.expect(text)
     tools = (str(programs.need("lockify").parent),)
     lab.up(nodes=1, fs="none", stack="none", scratch="200M", scratches=len(DISKS), tools=tools)
-    lab.sh(create(len(DISKS), "200MiB"))
+    lab.sh(create(len(DISKS), "200MiB", lease))
     lab.sh(start(DISKS, new=True), timeout=90)
     lab.sh(export(door), timeout=90)
 

@@ -11,7 +11,7 @@ from .host import REPOSITORY, command, say
 
 # The build target of each: of a package one program or example, so that nothing else is compiled.
 _CARGO = {
-    "lockify": ("-p", "lockify-cli", "--bin", "lockify"),
+    "lockify": ("-p", "lockify-cli", "--bin", "lockify", "--features", "ublk"),
     "lockify-load": ("-p", "lockify-load"),
     "libdlm.so": ("-p", "libdlm"),
     "libdlm_lt.so": ("-p", "libdlm_lt"),

@@ -17,6 +17,8 @@ pub mod nbd;
 mod pace;
 pub mod status;
 pub mod store;
+#[cfg(feature = "ublk")]
+pub mod ublk;
 pub mod upkeep;
 mod versions;
 mod wire;

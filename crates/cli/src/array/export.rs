@@ -1,5 +1,9 @@
-//! `lockify array export`: an array as a network block device.
+//! `lockify array export`: an array as a block device, of the network (NBD) or of this machine's kernel (ublk).
 
+#[cfg_attr(not(feature = "ublk"), path = "export/without_ublk.rs")]
+mod ublk;
+
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockify_array::{NodeName, Usage};
-use lockify_trust::node_name;
+use lockify_trust::{Identity, node_name};
 use lockify_volume::ArrayFile;
-use lockify_volume::door::Export;
+use lockify_volume::door::{Export, Stopper};
 use lockify_volume::host::{Array, Joining, this_node};
 use lockify_volume::nbd::{Ended as ServerEnded, Listen, OPEN_TO_NETWORK, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -18,12 +22,15 @@ use super::{FAREWELL, announce, say};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::secure::Secure;
 
-/// Be a host of an array, and serve it as a network block device (NBD)
+/// Be a host of an array, and serve it as a network block device (NBD), or as a block device of this machine (ublk)
 ///
 /// Linux (nbd-client), QEMU, libnbd and fio are clients. Several hosts may export the same array at the same time: what one
 /// writes, all read. Each request is isolated from those of all others; requests longer than 1 MiB are split at stripes.
 /// Requests begin at any byte and have any length; those of whole blocks of 4096 bytes are faster. SIGTERM or SIGINT ends it
 /// when what clients asked for is done.
+///
+/// With --ublk the kernel is the client, and needs no other program. With --state and --exclusive as well, the device outlives
+/// this process while a file system is on it. The next export with the same --state takes it over, and requests wait until then.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("where").required(true))]
 pub struct Args {
@@ -52,9 +59,15 @@ pub struct Args {
     /// Serve by TCP, on a loopback address; port 0 is a free one
     #[arg(long, value_name = "ADDR:PORT", group = "where")]
     listen: Option<SocketAddr>,
+    /// Serve as /dev/ublkbN of this machine's kernel. Needs root, Linux 6.1 or later, and a build with the feature `ublk`
+    #[arg(long, value_name = "N", group = "where", value_parser = clap::value_parser!(u32).range(..0x10_0000))]
+    ublk: Option<u32>,
+    /// Remove what another export has left as /dev/ublkbN: what waits for it gets errors
+    #[arg(long, requires = "ublk")]
+    ublk_discard: bool,
     /// Serve by TLS only, with the keys of --ca and --identity: clients prove that they are nodes of the cluster. Allows all
     /// addresses in --listen
-    #[arg(long, requires = "ca")]
+    #[arg(long, requires = "ca", conflicts_with = "ublk")]
     tls: bool,
     /// Without --tls, allow other addresses in --listen, if the words are "anybody who reaches the network may read and write the array"
     #[arg(long, value_name = "WORDS", requires = "listen")]
@@ -113,7 +126,9 @@ impl Args {
                 Ok(Listen::Unix { path: path.clone(), mode, group })
             }
             (None, Some(address)) => Ok(Listen::Tcp { address, open }),
-            (None, None) => Err(Failure::new(Code::Unreadable, "give --socket or --listen")),
+            (None, None) => {
+                Err(Failure::new(Code::Unreadable, "give --socket, --listen or --ublk"))
+            }
         }
     }
 
@@ -143,29 +158,55 @@ fn warn_of_others(array: &Array) {
     }
 }
 
+impl Args {
+    fn joining(&self, identity: Identity) -> Joining {
+        if let Some(host) = self.host {
+            say(&format!(
+                "--host {host} is of no use any more: the array gives each host its number"
+            ));
+        }
+        Joining {
+            memory: self.state.clone(),
+            node: self.node_name.unwrap_or_else(this_node),
+            usage: if self.exclusive { Usage::Exclusive } else { Usage::Shared },
+            identity,
+            patience: self.patience,
+            log: say,
+        }
+    }
+}
+
+/// Has SIGTERM and SIGINT stop a door.
+fn stop_by_signals(stopper: impl Fn() -> io::Result<Stopper>) -> Result<(), Failure> {
+    for signal in [SIGTERM, SIGINT] {
+        let stop = stopper().or_fail(Code::Failed)?.into_socket();
+        signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
+    }
+    Ok(())
+}
+
+fn fenced() -> Failure {
+    let what = "this host was taken for dead and fenced; start it again, and look why it was silent, or who has fenced it";
+    Failure::new(Code::Failed, what)
+}
+
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Ended {
+    match args.ublk {
+        Some(id) => ublk::run(args, id),
+        None => serve_nbd(args),
+    }
+}
+
+fn serve_nbd(args: &Args) -> Ended {
     let place = args.place()?;
     let file = ArrayFile::read(&args.array).or_fail(Code::Unreadable)?;
     let identity = args.secure.renewed_identity(say)?;
     let keys = identity.keyring().filter(|_| args.tls).cloned();
     let server =
         Server::listen(&place, args.export(&file), keys.clone(), say).or_fail(Code::Failed)?;
-    for signal in [SIGTERM, SIGINT] {
-        let stop = server.stopper().or_fail(Code::Failed)?.into_socket();
-        signal_hook::low_level::pipe::register(signal, stop).or_fail(Code::Failed)?;
-    }
-    if let Some(host) = args.host {
-        say(&format!("--host {host} is of no use any more: the array gives each host its number"));
-    }
-    let joining = Joining {
-        memory: args.state.clone(),
-        node: args.node_name.unwrap_or_else(this_node),
-        usage: if args.exclusive { Usage::Exclusive } else { Usage::Shared },
-        identity: identity.clone(),
-        patience: args.patience,
-        log: say,
-    };
+    stop_by_signals(|| server.stopper())?;
+    let joining = args.joining(identity.clone());
     let opened = match &args.history {
         Some(history) => Array::open_recorded(&file, &joining, history),
         None => Array::open(&file, &joining),
@@ -190,9 +231,6 @@ pub fn run(args: &Args) -> Ended {
             let what = "ended although the array had not answered some requests for 10 s; their clients were cut off";
             Err(Failure::new(Code::Failed, what))
         }
-        ServerEnded::Fenced => {
-            let what = "this host was taken for dead and fenced; start it again, and look why it was silent, or who has fenced it";
-            Err(Failure::new(Code::Failed, what))
-        }
+        ServerEnded::Fenced => Err(fenced()),
     }
 }

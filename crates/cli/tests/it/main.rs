@@ -19,6 +19,7 @@ mod array_shapes;
 mod array_spares;
 mod array_standby;
 mod array_steps;
+mod array_ublk;
 mod array_upgrade;
 mod array_watch;
 mod bench_array;

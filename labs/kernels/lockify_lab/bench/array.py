@@ -2,8 +2,8 @@
 
 A user with one host would take md for this: RAID-5 or RAID-6 over five exports of nbdkit, each behind Linux's NBD client. Node 1 has that.
 Node 2 has five devices of a shared array, its export, and Linux's NBD client in front. The same fio jobs run on both block devices
-in turns, each time in the other order. Nodes 3 and 4 then export the same array as well, and all three work at once: md has one
-host only. Each side has five disks of its own, all are files of this machine, and all programs run inside the nodes. So system
+in turns, each time in the other order. Node 2 has the array as a ublk device, too, which is compared with NBD. Nodes 3 and 4 then
+export the same array as well, and all three work at once: md has one host only. Each side has five disks of its own, all are files of this machine, and all programs run inside the nodes. So system
 calls and switches between processes cost much more than on machines: ratios are worse for whoever needs more of them.
 """
 
@@ -96,6 +96,14 @@ nbd-client -unix /run/nbd.sock /dev/nbd0 -block-size 4096 >/run/client.log 2>&1 
 blockdev --getsize64 /dev/nbd0
 """
 )
+_UBLK = (
+    _LOOK
+    + """
+setsid /run/lab/out/bin/lockify array export /run/lab/out/array.toml --cluster-key /run/lab/out/key --node 1 --ublk 0 \
+    --patience 60s >/run/ublk.log 2>&1 </dev/null &
+look "the array is a ublk device" grep "serves the array" /run/ublk.log
+"""
+)
 # The whole device is used, and has content: neither side reads what was never written.
 _FILL = "dd if=/dev/urandom of={device} bs=1M count={mib} oflag=direct status=none"
 _FIO = """
@@ -128,7 +136,7 @@ def run(given: argparse.Namespace) -> int:
     if given.rounds < 1 or not 1 <= given.seconds <= 600 or not 16 <= given.mib <= 4096:
         raise UsageError("--rounds is at least 1, --seconds 1 to 600, --mib 16 to 4096")
     if not given.lockify.is_file():
-        raise UsageError(f"{given.lockify} is missing: `cargo build --release -p lockify-cli`")
+        raise UsageError(f"{given.lockify} is missing: `cargo build --release -p lockify-cli --features ublk`")
     for program, package in _PROGRAMS.items():
         if not shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin"):
             raise LabError(f"{program} is missing: apt-get install {package}")
@@ -169,15 +177,17 @@ def _start(lab: Lab, given: argparse.Namespace) -> None:
     for host in _HOSTS:
         said = lab.sh(_EXPORT, host, timeout=120)
     say(said.strip() + " bytes in the shared array")
+    lab.sh(_UBLK, _HOSTS[0], timeout=120)
     for device, node in (("/dev/md0", _MD), ("/dev/nbd0", _HOSTS[0])):
         lab.sh(_with(_FILL, device=device, mib=given.mib), node, timeout=600)
 
 
 def _measure(lab: Lab, job: Job, given: argparse.Namespace, rows: Rows) -> list[str]:
-    """The verdicts of a job: one host against md, and all hosts together."""
+    """The verdicts of a job: one host against md, all hosts together, and ublk against NBD."""
     sides: dict[str, tuple[str, tuple[int, ...]]] = {
         "md": ("/dev/md0", (_MD,)),
         "array": ("/dev/nbd0", _HOSTS[:1]),
+        "ublk": ("/dev/ublkb0", _HOSTS[:1]),
         "hosts": ("/dev/nbd0", _HOSTS),
     }
     found: dict[str, list[float]] = {side: [] for side in sides}
@@ -192,12 +202,15 @@ def _measure(lab: Lab, job: Job, given: argparse.Namespace, rows: Rows) -> list[
     return [
         _verdict(rows, job, "one host against md", found["array"], found["md"], 0.9),
         _verdict(rows, job, f"{len(_HOSTS)} hosts together against md's one", found["hosts"], found["md"], 1.0),
+        _verdict(rows, job, "ublk against NBD, one host", found["ublk"], found["array"], 1.0, "ratio_to_nbd"),
     ]
 
 
-def _verdict(rows: Rows, job: Job, what: str, ours: list[float], theirs: list[float], least: float) -> str:
+def _verdict(
+    rows: Rows, job: Job, what: str, ours: list[float], theirs: list[float], least: float, metric: str = "ratio_to_md"
+) -> str:
     rounds = ratios(ours, theirs)
-    rows.add("array-md", {"job": job.title, "side": what}, "ratio_to_md", rounds)
+    rows.add("array-md", {"job": job.title, "side": what}, metric, rounds)
     return line(rows.all[-1], least)
 
 

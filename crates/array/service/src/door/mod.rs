@@ -56,7 +56,7 @@ pub(crate) const FUA: u16 = 1 << 0;
 /// An error as clients understand it. NBD and Linux have the same numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum Errno {
+pub(crate) enum Errno {
     /// The export is read-only.
     NotPermitted = 1,
     /// Reading or writing failed, and may do so again.
