@@ -1,7 +1,6 @@
 """An array as a ublk device of a node's kernel: ext4 and XFS on it, whose export is restarted under load; and who gets no device.
 
-The kernel keeps requests while no export serves the device. The lease is long, for a busy machine: the node's programs share one
-processor.
+The kernel keeps requests while no export serves the device. The lease is long, because the node's programs share one processor.
 """
 
 from __future__ import annotations
@@ -12,8 +11,12 @@ from lockify_lab import Lab, one_host
 
 BUILT = ("kernels", "lockify")
 DEVICE = one_host.UBLK_DEVICE
+LOG = "/run/lab/one_host.export.log"
 FENCE = "lockify array fence --array /run/lab/one_host.toml --node-name $(uname -n)"
 READ = f"timeout 60 dd if={DEVICE} of=/dev/null bs=4096 count=1 iflag=direct"
+CHECK = f"umount $MNT && {one_host.FSCK['ext4']} {DEVICE} >&2"
+# Nobody has read the file's inode since.
+FORGET = "echo 3 >/proc/sys/vm/drop_caches"
 
 
 @pytest.fixture
@@ -24,9 +27,19 @@ def array(lab: Lab) -> Lab:
     return lab
 
 
+def until(condition: str) -> str:
+    """The script that waits half a minute for a condition."""
+    return f"for i in $(seq 300); do {condition} && exit; sleep 0.1; done; exit 1"
+
+
 def refused(lab: Lab, command: str) -> str:
-    """What an export says that is not to begin."""
+    """The words of an export that is not to begin."""
     return lab.sh(f"timeout 60 {command} 2>&1 && exit 99; [ $? = 3 ]", timeout=90)
+
+
+def make_ext4(lab: Lab) -> None:
+    one_host.make(lab, "ext4", DEVICE)
+    lab.sh("echo kept >$MNT/file && sync", timeout=60)
 
 
 @pytest.mark.parametrize("fs", ["ext4", "xfs"])
@@ -34,76 +47,79 @@ def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> N
     """In order, killed, and away for seconds."""
     one_host.make(array, fs, DEVICE)
     load = one_host.restart_under_load(array, fs, one_host.UBLK)
-    array.sh("grep -q 'serves the array: /dev/ublkb0, taken over' /run/lab/one_host.export.log")
+    array.sh(f"grep -q 'serves the array: {DEVICE}, taken over' {LOG}")
     one_host.check(array, fs, load, DEVICE)
     # Nobody has it open, so that it goes with its export.
     array.sh(one_host.end_export("TERM"), timeout=60)
-    array.sh(f"[ ! -e {DEVICE} ] && lockify array status --array /run/lab/one_host.toml", timeout=60)
-    array.sh(one_host.export(one_host.UBLK) + "\n", timeout=90)
-    array.sh("! grep -q 'taken over' /run/lab/one_host.export.log")
+    array.sh(f"[ ! -e {DEVICE} ]")
+    array.sh(one_host.export(one_host.UBLK), timeout=90)
+    array.sh(f"! grep -q 'taken over' {LOG}")
     array.sh(READ, timeout=90)
 
 
 def test_a_device_is_its_own_exports(array: Lab) -> None:
-    """Not another process's, another array's, or that of one who lost its state."""
+    """Not another process's, another array's, or that of an export without its state."""
     again = one_host.export_command(one_host.UBLK)
-    assert "/dev/ublkb0 is served by process" in refused(array, again)
-    array.sh(f"mount_point=$MNT; mkfs.ext4 -q -F {DEVICE} && mount {DEVICE} $MNT && echo kept >$MNT/file && sync", timeout=120)
+    assert f"{DEVICE} is served by process" in refused(array, again)
+    make_ext4(array)
     array.sh(one_host.end_export("KILL"), timeout=60)
     words = " ".join(f"--device 127.0.0.1:{7200 + index}" for index in range(3))
     array.sh(f"lockify array create /run/other.toml --device-size 200MiB {words}")
     other = one_host.export_command(one_host.UBLK, "/run/other.toml", "/run/other.state")
     assert "was left by another program, or another array's export" in refused(array, other)
     lost = one_host.export_command(one_host.UBLK, state="/run/new.state")
-    assert "has the array for itself (--exclusive)" in refused(array, lost)
+    assert "uses the array, which is to be exclusive" in refused(array, lost)
     read_only = one_host.export_command(f"{one_host.UBLK} --read-only")
     assert "it was made with other options" in refused(array, read_only)
     # It waits all the same.
     array.sh(one_host.export(one_host.UBLK), timeout=90)
-    array.sh(f"echo 3 >/proc/sys/vm/drop_caches; grep kept $MNT/file && umount $MNT && {one_host.FSCK['ext4']} {DEVICE} >&2", timeout=120)
+    array.sh(f"{FORGET}; grep kept $MNT/file && {CHECK}", timeout=120)
 
 
 def test_a_fenced_hosts_device_ends_with_errors(array: Lab) -> None:
     """It may be fenced while it serves, or before its successor comes."""
-    array.sh(f"mkfs.ext4 -q -F {DEVICE} && mount {DEVICE} $MNT && echo kept >$MNT/file && sync", timeout=120)
-    array.sh(f"pid=$(cat /run/export.pid); {FENCE}; for i in $(seq 300); do kill -0 $pid 2>/dev/null || exit 0; sleep 0.1; done; exit 1", timeout=90)
-    array.sh("grep -q 'taken for dead and fenced' /run/lab/one_host.export.log")
-    array.sh(f"[ ! -e {DEVICE} ]; echo 3 >/proc/sys/vm/drop_caches; ! timeout 60 cat $MNT/file", timeout=90)
-    assert "somebody still has it open" in refused(array, one_host.export_command(one_host.UBLK))
+    make_ext4(array)
+    gone = until("! kill -0 $pid 2>/dev/null")
+    array.sh(f"pid=$(cat /run/export.pid); {FENCE} && {gone}", timeout=90)
+    array.sh(f"grep -q 'taken for dead and fenced' {LOG}")
+    array.sh(f"[ ! -e {DEVICE} ] && {FORGET}; ! timeout 60 cat $MNT/file", timeout=90)
+    again = one_host.export_command(one_host.UBLK)
+    assert "somebody still has it open" in refused(array, again)
     array.sh("umount $MNT", timeout=60)
     array.sh(one_host.export(one_host.UBLK), timeout=90)
     array.sh(f"mount {DEVICE} $MNT && grep kept $MNT/file", timeout=120)
     # The requests of a file system that others may have replaced are never repeated.
     array.sh(one_host.end_export("KILL"), timeout=60)
     array.sh(f"(echo late >$MNT/late; sync $MNT/late) >/dev/null 2>&1 & {FENCE}", timeout=90)
-    said = refused(array, one_host.export_command(one_host.UBLK))
-    assert "does not have the array any more" in said and "somebody still has it open" in said
-    array.sh("for i in $(seq 100); do umount $MNT && exit; sleep 0.1; done; exit 1", timeout=60)
+    said = refused(array, again)
+    assert "does not have the array any more" in said
+    assert "somebody still has it open" in said
+    array.sh(until("umount $MNT"), timeout=60)
     array.sh(one_host.export(one_host.UBLK), timeout=90)
-    array.sh(f"mount {DEVICE} $MNT && grep kept $MNT/file && [ ! -s $MNT/late ] && umount $MNT && {one_host.FSCK['ext4']} {DEVICE} >&2", timeout=120)
+    array.sh(f"mount {DEVICE} $MNT && grep kept $MNT/file && [ ! -s $MNT/late ] && {CHECK}", timeout=120)
     array.sh(one_host.scrub(), timeout=120)
 
 
 def test_a_device_of_a_shared_array_ends_with_its_export(array: Lab) -> None:
     """Others may have written in the meantime."""
     array.sh(one_host.end_export("TERM"), timeout=60)
-    shared = "lockify array export /run/lab/one_host.toml --patience 60s --ublk 0"
+    shared = f"lockify array export /run/lab/one_host.toml --patience 60s {one_host.UBLK}"
     start = f"""
-setsid {shared} >/run/shared.log 2>&1 </dev/null & echo $! >/run/export.pid
-for i in $(seq 600); do grep -q "serves the array" /run/shared.log && exit; sleep 0.1; done
-cat /run/shared.log >&2; exit 1
+setsid {shared} >/run/shared.log 2>&1 </dev/null &
+echo $! >/run/export.pid
+{until('grep -q "serves the array" /run/shared.log')}
 """
     array.sh(start, timeout=90)
     array.sh(READ, timeout=90)
     array.sh(one_host.end_export("KILL"), timeout=60)
-    array.sh(f"for i in $(seq 100); do [ ! -e {DEVICE} ] && exit; sleep 0.1; done; exit 1", timeout=60)
+    array.sh(until(f"[ ! -e {DEVICE} ]"), timeout=60)
     # What is left of it is in nobody's way.
     array.sh(start, timeout=90)
     array.sh(READ, timeout=90)
 
 
 def test_a_kernel_that_refuses_says_why(array: Lab) -> None:
-    """No permission, no driver, no io_uring."""
+    """No permission, no io_uring, no driver."""
     array.sh(one_host.end_export("TERM"), timeout=60)
     export = one_host.export_command(one_host.UBLK)
     said = refused(array, f"setpriv --reuid 65534 --clear-groups {export}")
@@ -114,3 +130,17 @@ def test_a_kernel_that_refuses_says_why(array: Lab) -> None:
     assert "/dev/ublk-control is missing: this kernel has no ublk" in refused(array, export)
     array.sh("mv /dev/hidden /dev/ublk-control")
     array.sh(one_host.export(one_host.UBLK), timeout=90)
+
+
+def test_what_another_export_has_left_can_be_discarded(array: Lab) -> None:
+    """By an export of another array, too: what waits for the device gets an error."""
+    array.sh(f"echo kept | dd of={DEVICE} bs=4096 conv=sync oflag=direct status=none", timeout=60)
+    array.sh(one_host.end_export("KILL"), timeout=60)
+    reads = f"({READ.replace('timeout 60 ', '')} 2>/run/read.err; echo $? >/run/read) </dev/null >/dev/null 2>&1 &"
+    array.sh(f"{reads} sleep 1; [ ! -e /run/read ]", timeout=60)
+    fence = "lockify array fence --array /run/lab/one_host.toml --node-name $(uname -n) && rm /run/lab/one_host.state"
+    array.sh(fence, timeout=90)
+    assert "was left by another export of this array" in refused(array, one_host.export_command(one_host.UBLK))
+    array.sh(one_host.export(f"{one_host.UBLK} --ublk-discard"), timeout=90)
+    array.sh(until("[ -s /run/read ]") + "; grep -q 1 /run/read", timeout=60)
+    array.sh(f"dd if={DEVICE} bs=4096 count=1 iflag=direct status=none | grep -aq kept", timeout=60)

@@ -3,7 +3,7 @@
 //! The library's control ring belongs to a thread, so one thread does all of it.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ const SETTLING: Duration = Duration::from_secs(10);
 /// How long the kernel may take until it knows that a device's process is gone, or until nobody has a removed device open.
 const SLOW: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
+/// ENODEV: the kernel has no device of this number.
+const NO_DEVICE: i32 = 19;
 /// The devices keep requests while nobody serves them, and repeat those that were under way.
 const KEPT: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
@@ -180,8 +182,7 @@ impl Seen {
         if !Path::new(&format!("/sys/class/ublk-char/ublkc{id}")).exists() {
             return Ok(None);
         }
-        let control = existing(id)?;
-        let info = control.dev_info();
+        let info = existing(id)?.dev_info();
         let (state, pid) = (info.state.into(), info.ublksrv_pid);
         Ok(Some(Seen { state, pid, flags: info.flags, tag: info.ublksrv_flags }))
     }
@@ -207,11 +208,22 @@ fn judge(seen: Option<Seen>, id: u32, array: ArrayId, discard: bool) -> Result<E
 
 /// Controls a device that is there.
 fn existing(id: u32) -> Result<UblkCtrl, Error> {
+    control_of(id).map_err(refused(id, "describe the device"))
+}
+
+fn control_of(id: u32) -> io::Result<UblkCtrl> {
+    // The library complains on standard error of a device without such a file.
+    let path = format!("{}/{id:04}.json", UblkCtrl::run_dir());
+    let made = OpenOptions::new().write(true).create_new(true).open(&path);
+    let made = made.and_then(|mut file| file.write_all(b"{}"));
     let flags = UblkFlags::UBLK_DEV_F_RECOVER_DEV;
-    // The last sizes are not used for it, but the library makes room by them.
-    let (id_or_none, depth) = (id.cast_signed(), DEPTH.into());
-    let made = UblkCtrl::new(Some("lockify".into()), id_or_none, 1, depth, MAX_BYTES, 0, 0, flags);
-    made.map_err(|error| refused(id, "describe the device")(io_error(error)))
+    // The kernel knows the sizes. The library makes room by the number of queues.
+    let (name, depth) = (Some("lockify".into()), DEPTH.into());
+    let control = UblkCtrl::new(name, id.cast_signed(), 1, depth, MAX_BYTES, 0, 0, flags);
+    if made.is_ok() {
+        let _ = std::fs::remove_file(&path);
+    }
+    control.map_err(io_error)
 }
 
 /// Does something on a thread that no signal interrupts.
@@ -389,7 +401,7 @@ impl Device {
         let served = ended(queue);
         drop(device);
         // Somebody else may have removed it.
-        let gone = |error: &io::Error| error.raw_os_error() == Some(19);
+        let gone = |error: &io::Error| error.raw_os_error() == Some(NO_DEVICE);
         if let Err(error) = stopped.and_then(|()| delete(&control))
             && !gone(&error)
         {
@@ -406,26 +418,24 @@ fn ended(queue: JoinHandle<io::Result<()>>) -> io::Result<()> {
 
 /// Adds a new device.
 fn add(plan: &Plan) -> Result<UblkCtrl, Error> {
+    // If the kernel refuses the number because there is such a device, the library removes that. So it is never asked for one that
+    // is there. A removed device has no path any more, and its number until nobody has it open.
+    let end = Instant::now() + SLOW;
+    loop {
+        match control_of(plan.id) {
+            Err(error) if error.raw_os_error() == Some(NO_DEVICE) => break,
+            Err(error) => return Err(plan.refused("describe the device")(error)),
+            Ok(_) if Instant::now() > end => {
+                return Err(Error::Held { device: block_device(plan.id) });
+            }
+            Ok(_) => sleep(LOOK),
+        }
+    }
     let wanted = if plan.reservation.is_some() { KEPT } else { 0 };
     let (name, id) = (Some("lockify".into()), plan.id.cast_signed());
     let flags = UblkFlags::UBLK_DEV_F_ADD_DEV;
-    let end = Instant::now() + SLOW;
-    let control = loop {
-        let name = Option::<String>::clone(&name);
-        match UblkCtrl::new(name, id, 1, DEPTH.into(), MAX_BYTES, wanted, plan.tag(), flags) {
-            Ok(control) => break control,
-            Err(error) => {
-                let error = io_error(error);
-                if error.raw_os_error() != Some(17) {
-                    return Err(plan.refused("add the device")(error));
-                }
-                if Instant::now() > end {
-                    return Err(Error::Held { device: block_device(plan.id) });
-                }
-                sleep(LOOK);
-            }
-        }
-    };
+    let added = UblkCtrl::new(name, id, 1, DEPTH.into(), MAX_BYTES, wanted, plan.tag(), flags);
+    let control = added.map_err(|error| plan.refused("add the device")(io_error(error)))?;
     let info = control.dev_info();
     if info.flags & wanted != wanted || info.max_io_buf_bytes < MAX_BYTES {
         let what = "it does not have what was asked for: use Linux 6.1 or later";

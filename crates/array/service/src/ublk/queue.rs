@@ -1,5 +1,6 @@
 //! The thread that takes the kernel's requests and gives it the answers.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,6 +13,7 @@ use libublk::helpers::IoBuf;
 use libublk::io::{BufDesc, BufDescList, UblkDev, UblkIOCtx, UblkQueue};
 use libublk::{UblkError, UblkIORes, UblkUringData, sys};
 use nix::sys::signal::SigSet;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::MAX_BYTES;
@@ -40,8 +42,10 @@ pub(super) fn serve(
     let begun = UblkQueue::new(0, device)
         .and_then(|queue| queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers))))
         .and_then(|queue| await_bell(&queue, bell).map(|()| queue));
+    // Its drop waits until the kernel has answered all that it was asked for: for ever, if the device stays. The end of the
+    // thread, and with it of the ring, is what the kernel notices then.
     let queue = match begun {
-        Ok(queue) => queue,
+        Ok(queue) => ManuallyDrop::new(queue),
         Err(error) => {
             // Who waits hears of the thread's end otherwise.
             let _ = ready.send(Err(io_error(error)));
@@ -65,7 +69,11 @@ pub(super) fn serve(
         );
         match waited {
             Ok(_) => {}
-            Err(UblkError::QueueIsDown) => return Ok(()),
+            Err(UblkError::QueueIsDown) => {
+                // It has the device open.
+                drop(ManuallyDrop::into_inner(queue));
+                return Ok(());
+            }
             Err(UblkError::IOError(error)) if is_passing(&error) => {}
             Err(error) => return Err(io_error(error)),
         }
@@ -103,13 +111,10 @@ fn is_passing(error: &std::io::Error) -> bool {
 
 /// Has the ring wake the thread when the bell rings next.
 fn await_bell(queue: &UblkQueue<'_>, bell: &Bell) -> Result<(), UblkError> {
-    let poll = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), rustix_poll_in());
+    let readable = PollFlags::IN.bits().into();
+    let poll = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), readable);
     let data = UblkIOCtx::build_user_data(0, 0, 0, true);
     queue.ublk_submit_sqe_sync(poll.build().user_data(data))
-}
-
-fn rustix_poll_in() -> u32 {
-    u32::from(rustix::event::PollFlags::IN.bits())
 }
 
 fn put(buffers: &mut [IoBuf<u8>], tag: u16, data: &[Bytes]) -> bool {
