@@ -256,7 +256,7 @@ fn next_number(
 /// A former process of this host may still be there, after its machine was restored or its command line was copied. It must not
 /// serve beside this one, and nobody is to wait for its locks.
 fn fence(visitor: &Array, former: u32, end: Instant) -> Result<(), OpenError> {
-    visitor.fence(former, end.saturating_duration_since(Instant::now())).map_err(|why| {
+    visitor.fence_process(former, end.saturating_duration_since(Instant::now())).map_err(|why| {
         OpenError::Unreachable(format!(
             "its former process, host {former}, cannot be fenced: {why}"
         ))

@@ -1,9 +1,10 @@
 //! Hosts that are cut off at the word of a cluster manager or an operator, by their number or by their node's name.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Work};
+use lockify_array::{ArrayState, Change, HostId, Life, NodeName, OpError, Usage, Work};
 
 use super::Array;
 use crate::wire::Whom;
@@ -33,14 +34,66 @@ impl Array {
     /// Cuts a host off, for good. When this returns, all devices of the array have recorded that durably, and so no write of the
     /// host takes effect any more. Its unfinished writes are repaired, and its locks are free.
     ///
+    /// If the number may be that of a [`Reservation`](super::Reservation), its owner is cut off as well: others may attach
+    /// without the reservation. The state does not tell owners from hosts that disturb nobody, so all of these on its node are.
+    ///
     /// # Errors
     /// [`OpError`]; after this time, too. The host may be cut off all the same, at some devices or all.
     pub fn fence(&self, host: u32, patience: Duration) -> Result<(), OpError> {
         let end = Instant::now() + patience;
-        let life = Life { host: HostId(host), incarnation: u64::from(host) };
-        self.perform_until(Work::Fence { life }, end)?;
-        // Not before: whoever fences the node would take this host for cut off.
+        let node = self.node_of_exclusive(host);
+        let owners = |known: &BTreeSet<u32>| {
+            let state = self.newest_state();
+            let listed = state.nodes.of_usage(|usage| usage == Usage::Upkeep);
+            let theirs = listed.filter(|(_, of)| Some(*of) == node).map(|(owner, _)| owner);
+            theirs.filter(|owner| *owner != self.number() && !known.contains(owner)).collect()
+        };
+        self.cut_off(host, end)?;
+        let mut all = BTreeSet::new();
+        let mut new: Vec<u32> = owners(&all);
+        let mut listed = true;
+        while listed || !new.is_empty() {
+            for owner in &new {
+                self.cut_off(*owner, end)?;
+            }
+            all.extend(new);
+            if listed {
+                // Not before: whoever fences the node would take this host for cut off. An owner that has attached by then
+                // with the reservation is listed in the state which is agreed on.
+                self.detach(host, end)?;
+                listed = false;
+            }
+            new = owners(&all);
+        }
+        all.iter().try_for_each(|owner| self.detach(*owner, end))
+    }
+
+    /// As [`Array::fence`], for the number of a process.
+    pub(super) fn fence_process(&self, host: u32, patience: Duration) -> Result<(), OpError> {
+        let end = Instant::now() + patience;
+        self.cut_off(host, end)?;
         self.detach(host, end)
+    }
+
+    fn cut_off(&self, host: u32, end: Instant) -> Result<(), OpError> {
+        let life = Life { host: HostId(host), incarnation: u64::from(host) };
+        self.perform_until(Work::Fence { life }, end)
+    }
+
+    /// The newest state that this host knows. It may not have heard of one since it attached.
+    fn newest_state(&self) -> ArrayState {
+        let heard = self.status().state;
+        match self.attached() {
+            Some(state) if state.epoch > heard.epoch => state.clone(),
+            _ => heard,
+        }
+    }
+
+    /// The node of a host that has the array for itself.
+    fn node_of_exclusive(&self, host: u32) -> Option<NodeName> {
+        let state = self.newest_state();
+        let mut exclusive = state.nodes.of_usage(|usage| usage == Usage::Exclusive);
+        exclusive.find(|(listed, _)| *listed == host).map(|(_, node)| node)
     }
 
     /// Cuts off all hosts of a node that attached before this one, except this one. Returns their numbers.

@@ -442,6 +442,31 @@ fn a_reservation_keeps_the_array_for_the_next_process() {
     let free = farm.site.open();
     assert_eq!(free.reservation(), None);
     free.leave(PATIENCE);
+    // Whoever ends a reservation ends its owner first, also one that attached later than himself.
+    let manager = Joining { usage: Usage::Upkeep, ..farm.site.joining(None) };
+    let (former, by_number) = (open(), Array::open(&farm.site.file, &manager).unwrap());
+    former.leave_reserved(PATIENCE);
+    drop(former);
+    let owner = open();
+    assert!(owner.reservation().unwrap().continued);
+    by_number.fence(owner.reservation().unwrap().number, PATIENCE).unwrap();
+    assert_eq!(owner.write(span(0, 20), data(20, 3)), Err(OpError::Fenced));
+    assert!(!by_number.is_fenced());
+    drop(owner);
+    let former = open();
+    let by_name = Array::open(&farm.site.file, &manager).unwrap();
+    former.leave_reserved(PATIENCE);
+    drop(former);
+    let owner = open();
+    assert!(owner.reservation().unwrap().continued);
+    by_name.fence_node(node, PATIENCE).unwrap();
+    assert_eq!(owner.write(span(0, 20), data(20, 3)), Err(OpError::Fenced));
+    drop(owner);
+    let look = farm.site.open();
+    assert_eq!(look.attached().unwrap().nodes.get(node).unwrap().hosts().count(), 0);
+    look.leave(PATIENCE);
+    by_number.leave(PATIENCE);
+    by_name.leave(PATIENCE);
     // One that is not wanted any more does not stay.
     open().leave_reserved(PATIENCE);
     refused();
