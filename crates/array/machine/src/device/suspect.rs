@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::record::Record;
 use super::{Device, DeviceConfig};
 use crate::message::{Action, Answer, Doubt};
-use crate::{DeviceId, Extent, Layout, OpId, Time};
+use crate::{Extent, OpId, Time};
 
 /// As many passes over a stripe are remembered: more than hosts try at once.
 const MOST_PASSES: usize = 64;
 /// As many stripes are put in order to be checked in the background.
 const NEXT: usize = 1024;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Suspects {
     /// Regions that were dirty at the start, without those of which all has been repaired.
     regions: BTreeSet<u64>,
@@ -28,9 +28,11 @@ pub(super) struct Suspects {
     used: BTreeMap<u64, Time>,
     tidied: Time,
     units: u64,
-    /// Of the array, as far as this device knows it.
-    layout: Layout,
-    device: DeviceId,
+    groups: u64,
+    /// This device's group.
+    group: u64,
+    /// All of the array.
+    stripes: u64,
 }
 
 impl Suspects {
@@ -44,26 +46,23 @@ impl Suspects {
         Suspects {
             regions,
             units: config.region_units.max(1),
-            layout: config.layout,
-            device: config.id,
-            good: BTreeSet::new(),
-            examined: BTreeMap::new(),
-            used: BTreeMap::new(),
-            tidied: 0,
+            groups: u64::from(config.layout.groups),
+            group: u64::from(config.id.0 / config.layout.group_size()),
+            stripes: config.layout.stripes,
+            ..Suspects::default()
         }
     }
 
     pub(super) fn region(&self, stripe: u64) -> u64 {
-        self.layout.row(stripe) / self.units
+        stripe / self.groups / self.units
     }
 
     /// The stripes of a region of which this device has a unit.
     fn stripes(&self, region: u64) -> impl Iterator<Item = u64> + use<> {
-        let (layout, device) = (self.layout, self.device);
+        let (groups, group, stripes) = (self.groups, self.group, self.stripes);
         let first = region.saturating_mul(self.units);
-        let end = layout.rows(device, 0..layout.stripes).end;
-        let rows = first..first.saturating_add(self.units).min(end);
-        rows.map(move |row| layout.stripe_in(device, row))
+        let rows = first..first.saturating_add(self.units).min(stripes.div_ceil(groups));
+        rows.map(move |row| row * groups + group).filter(move |stripe| *stripe < stripes)
     }
 
     fn is_suspect(&self, stripe: u64) -> bool {
@@ -78,8 +77,7 @@ impl Suspects {
             let region = self.region(stripe);
             if self.stripes(region).all(|stripe| self.good.contains(&stripe)) {
                 self.regions.remove(&region);
-                let (layout, units) = (self.layout, self.units);
-                self.good.retain(|stripe| layout.row(*stripe) / units != region);
+                self.good.retain(|stripe| *stripe / self.groups / self.units != region);
             }
         }
     }
@@ -95,8 +93,8 @@ impl Suspects {
     }
 
     /// The array has more stripes.
-    pub(super) fn grow(&mut self, layout: Layout) {
-        self.layout = layout;
+    pub(super) fn grow(&mut self, stripes: u64) {
+        self.stripes = stripes;
     }
 
     /// Something is being written in a region.

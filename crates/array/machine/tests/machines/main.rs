@@ -6,7 +6,6 @@ mod double;
 mod edges;
 mod fences;
 mod forgotten;
-mod groups;
 mod hidden;
 mod in_part;
 mod interleavings;

@@ -12,15 +12,7 @@ const PARITY: usize = 3;
 const WHOLE_TO: Time = 50;
 
 fn layout() -> Layout {
-    Layout {
-        redundancy: Redundancy::Raid5,
-        data: 3,
-        groups: 1,
-        unit: 2,
-        block_size: 4,
-        stripes: 8,
-        added: Default::default(),
-    }
+    Layout { redundancy: Redundancy::Raid5, data: 3, groups: 1, unit: 2, block_size: 4, stripes: 8 }
 }
 
 fn device(unit: usize) -> DeviceId {

@@ -35,14 +35,13 @@ impl Rule for Parity {
         if run.dumped.is_empty() {
             return Err("no `dump` events");
         }
-        // A column: one block of each device of a group, by the group's first device.
+        // A column: one block of each device of a group.
         let mut columns: BTreeMap<(u16, u64), Vec<&Dumped>> = BTreeMap::new();
         for (&(device, block), dumped) in &run.dumped {
-            let first = run.layout.first_of_group(device);
-            columns.entry((first, block)).or_default().push(dumped);
+            columns.entry((device / run.layout.members(), block)).or_default().push(dumped);
         }
         let mut violations = Vec::new();
-        for ((first, block), column) in columns {
+        for ((group, block), column) in columns {
             if column.len() < usize::from(run.layout.members()) {
                 counts.columns_not_judged += 1;
                 continue;
@@ -52,6 +51,7 @@ impl Rule for Parity {
                 continue;
             }
             counts.columns += 1;
+            let first = group * run.layout.members();
             let stripe = run.layout.stripe(first, block);
             let length = column.iter().map(|d| d.bytes.len()).max().unwrap_or(0);
             let (mut sum, mut second) = (vec![0_u8; length], vec![0_u8; length]);
