@@ -38,7 +38,7 @@ unchanged. Whoever hands out such a program also says where the source of `bitma
 
 
 def metadata(*features: str) -> dict[str, Any]:
-    asked = ["cargo", "metadata", "--format-version=1", "--offline", "--locked"]
+    asked = ["cargo", "metadata", "--format-version=1", "--locked"]
     asked.append("--filter-platform=x86_64-unknown-linux-gnu")
     asked += [f"--features={feature}" for feature in features]
     done = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)

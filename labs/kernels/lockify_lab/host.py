@@ -28,7 +28,7 @@ NODE_PACKAGES = (
     "corosync", "dlm-controld", "gfs2-utils", "ocfs2-tools", "iproute2", "util-linux", "procps",
     "ibverbs-providers", "nbd-client", "xfsprogs",
 )  # fmt: skip
-TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev")
+TEST_PACKAGES = ("python3-pytest", "iputils-ping", "libc6-dev", "libdlm-dev", "libibverbs-dev", "libclang1")
 # For the baselines of `bench paper` and `bench array`.
 BENCH_PACKAGES = ("postmark", "nfs-kernel-server", "fio", "mdadm", "nbdkit")
 
