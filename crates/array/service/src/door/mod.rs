@@ -36,6 +36,12 @@ pub(crate) enum Command {
     Other(u16),
 }
 
+impl Command {
+    pub fn writes(self) -> bool {
+        matches!(self, Command::Write | Command::WriteZeroes)
+    }
+}
+
 /// A client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {

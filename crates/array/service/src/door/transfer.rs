@@ -65,8 +65,8 @@ pub(crate) type Sink = Arc<dyn Fn(Finished) + Send + Sync>;
 impl Finished {
     /// Has a write made durable that asks for it; `None` if that has begun, and the request comes to its sink once more.
     pub fn made_durable(mut self, export: &Export, backend: &dyn Backend) -> Option<Finished> {
-        let writes = matches!(self.request.command, Command::Write | Command::WriteZeroes);
-        let asks = export.volatile && writes && self.request.flags & FUA != 0;
+        let asks =
+            export.volatile && self.request.command.writes() && self.request.flags & FUA != 0;
         if !asks || !matches!(self.outcome, Outcome::Done) {
             return Some(self);
         }

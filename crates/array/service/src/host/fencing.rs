@@ -42,30 +42,34 @@ impl Array {
     pub fn fence(&self, host: u32, patience: Duration) -> Result<(), OpError> {
         let end = Instant::now() + patience;
         let node = self.node_of_exclusive(host);
-        let owners = |known: &BTreeSet<u32>| {
-            let state = self.newest_state();
-            let listed = state.nodes.of_usage(|usage| usage == Usage::Upkeep);
-            let theirs = listed.filter(|(_, of)| Some(*of) == node).map(|(owner, _)| owner);
-            theirs.filter(|owner| *owner != self.number() && !known.contains(owner)).collect()
-        };
         self.cut_off(host, end)?;
-        let mut all = BTreeSet::new();
-        let mut new: Vec<u32> = owners(&all);
-        let mut listed = true;
-        while listed || !new.is_empty() {
-            for owner in &new {
-                self.cut_off(*owner, end)?;
-            }
-            all.extend(new);
-            if listed {
-                // Not before: whoever fences the node would take this host for cut off. An owner that has attached by then
-                // with the reservation is listed in the state which is agreed on.
-                self.detach(host, end)?;
-                listed = false;
-            }
-            new = owners(&all);
+        let mut owners = BTreeSet::new();
+        self.cut_off_owners(node, &mut owners, end)?;
+        // Not before: whoever fences the node would take this host for cut off. An owner that has attached by then with the
+        // reservation is listed in the state which is agreed on.
+        self.detach(host, end)?;
+        self.cut_off_owners(node, &mut owners, end)?;
+        owners.iter().try_for_each(|owner| self.detach(*owner, end))
+    }
+
+    /// Cuts off the hosts of a node that disturb nobody, until the newest state lists no further ones, and adds them.
+    fn cut_off_owners(
+        &self,
+        node: Option<NodeName>,
+        cut: &mut BTreeSet<u32>,
+        end: Instant,
+    ) -> Result<(), OpError> {
+        let next = |cut: &BTreeSet<u32>| {
+            let state = self.newest_state();
+            let mut listed = state.nodes.of_usage(|usage| usage == Usage::Upkeep);
+            let is_new = |owner: u32| owner != self.number() && !cut.contains(&owner);
+            listed.find(|(owner, of)| Some(*of) == node && is_new(*owner)).map(|(owner, _)| owner)
+        };
+        while let Some(owner) = next(cut) {
+            self.cut_off(owner, end)?;
+            cut.insert(owner);
         }
-        all.iter().try_for_each(|owner| self.detach(*owner, end))
+        Ok(())
     }
 
     /// As [`Array::fence`], for the number of a process.

@@ -62,8 +62,7 @@ impl Reader<'_> {
             }
             if let Err((errno, why)) = check(&request, &self.served.export, self.agreed) {
                 skip(&mut self.stream, request.payload())?;
-                let (outcome, permit) = (Outcome::Refused(errno, why), budget.take(0));
-                (self.to)(Finished { request, outcome, permit, to: Arc::clone(&self.to) });
+                self.answer(request, Outcome::Refused(errno, why), &budget);
                 continue;
             }
             // Every block has its space for good, so that a trim frees none.
@@ -73,8 +72,7 @@ impl Reader<'_> {
                 _ => None,
             };
             if let Some(outcome) = at_once {
-                let permit = budget.take(0);
-                (self.to)(Finished { request, outcome, permit, to: Arc::clone(&self.to) });
+                self.answer(request, outcome, &budget);
                 continue;
             }
             let Served { export, backend, stopping, .. } = self.served;
@@ -87,6 +85,12 @@ impl Reader<'_> {
             transfer::start(request, payload.freeze(), with, (permit, &budget), (&self.to, &gone));
         }
         Ok(())
+    }
+
+    /// Ends a request that needs nothing of the array.
+    fn answer(&self, request: Request, outcome: Outcome, budget: &Arc<Budget>) {
+        let (permit, to) = (budget.take(0), Arc::clone(&self.to));
+        (self.to)(Finished { request, outcome, permit, to });
     }
 
     /// The next request; `None` at the end of the stream.
@@ -117,7 +121,7 @@ fn check(request: &Request, export: &Export, agreed: Agreed) -> Result<(), Refus
     if request.flags & !flags != 0 {
         return invalid("the request has flags that this export does not offer");
     }
-    let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
+    let writes = request.command.writes();
     match request.command {
         Command::Flush | Command::Disconnect => return Ok(()),
         Command::BlockStatus if agreed.allocation => {}

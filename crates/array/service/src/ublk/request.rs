@@ -29,7 +29,7 @@ pub(super) fn decode(
     if command == Command::Flush {
         return Ok(Request { flags, command, cookie, offset: 0, length: 0 });
     }
-    let writes = command != Command::Read;
+    let writes = command.writes();
     if writes && export.read_only {
         return Err(Errno::NotPermitted);
     }
