@@ -97,8 +97,15 @@ mod tests {
             (Redundancy::Raid5, 4),
             (Redundancy::Mirror, 1),
         ] {
-            let layout =
-                Layout { redundancy, data, groups: 1, unit: 1, block_size: 65, stripes: 1 };
+            let layout = Layout {
+                redundancy,
+                data,
+                groups: 1,
+                unit: 1,
+                block_size: 65,
+                stripes: 1,
+                added: Default::default(),
+            };
             let block = |unit: u16| (0..65).map(|i| (i * 31 + unit * 57 + 7) as u8).collect();
             let mut whole: Blocks = (0..data).map(|unit| Some(block(unit))).collect();
             whole.resize(layout.group_size().into(), None);

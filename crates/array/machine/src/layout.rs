@@ -1,9 +1,11 @@
 //! The place of a block in the array: left-symmetric RAID-5 and RAID-6, and mirrors, over one or more groups
 //! (docs/design/array.md 1.1).
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{ArrayState, DeviceId};
+use crate::{ArrayState, DeviceId, Group};
 
 /// The redundancy of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,6 +57,54 @@ pub struct Layout {
     pub block_size: u32,
     /// Stripes in all groups together.
     pub stripes: u64,
+    /// The groups that it has got since it was made. The array's state has them. They are no part of the layout in an array's file,
+    /// which all processes compare.
+    #[serde(skip)]
+    pub added: Added,
+}
+
+/// More groups than this an array does not get after it was made.
+pub const MOST_ADDED: usize = 8;
+
+/// A group of devices that an array got when it had this many stripes. The stripes from that one on are on it alone, up to the
+/// first one of the next such group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct AddedGroup {
+    /// Its first stripe.
+    pub from: u64,
+    /// Its first device; the others have the numbers behind that.
+    pub first: DeviceId,
+}
+
+/// The groups of devices that an array has got since it was made, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Added([Option<AddedGroup>; MOST_ADDED]);
+
+impl Added {
+    /// All of them.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = AddedGroup> + use<> {
+        self.0.into_iter().flatten()
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<AddedGroup> {
+        self.iter().next_back()
+    }
+}
+
+impl FromIterator<AddedGroup> for Added {
+    /// More than [`MOST_ADDED`] are in no array's state.
+    fn from_iter<I: IntoIterator<Item = AddedGroup>>(groups: I) -> Added {
+        let mut groups = groups.into_iter();
+        Added(std::array::from_fn(|_| groups.next()))
+    }
+}
+
+/// Where a stripe is: the first device of its group, and the row in the group.
+#[derive(Clone, Copy)]
+struct Home {
+    first: u16,
+    row: u64,
 }
 
 /// A run of the array's blocks, as applications see them.
@@ -104,7 +154,9 @@ impl Layout {
     /// all have the same layout of the stripes that both know.
     #[must_use]
     pub fn grown(self, state: &ArrayState) -> Layout {
-        Layout { stripes: self.stripes.max(state.stripes), ..self }
+        let group = |group: &Group| AddedGroup { from: group.from, first: group.first };
+        let added = state.added.iter().map(group).collect();
+        Layout { stripes: self.stripes.max(state.stripes), added, ..self }
     }
 
     /// Refuses a layout that cannot be used.
@@ -150,16 +202,56 @@ impl Layout {
     }
 
     /// The other devices of a device's group.
-    pub fn beside(&self, device: DeviceId) -> impl Iterator<Item = DeviceId> {
-        let group = device.0 / self.group_size();
-        let all = (0..self.devices()).filter(move |other| *other != device.0);
-        let size = self.group_size();
-        all.filter(move |other| other / size == group).map(DeviceId)
+    pub fn beside(&self, device: DeviceId) -> impl Iterator<Item = DeviceId> + use<> {
+        let first = self.group(device).map(|group| self.first_of(group));
+        let all = first.into_iter().flat_map({
+            let size = self.group_size();
+            move |first| first..first.saturating_add(size)
+        });
+        all.map(DeviceId).filter(move |other| *other != device)
     }
 
-    /// Devices in all.
+    /// Devices that the array was made with.
     pub fn devices(&self) -> u16 {
         self.groups * self.group_size()
+    }
+
+    /// All devices, those of added groups included.
+    pub fn all_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        let size = self.group_size();
+        let added = self.added.iter().flat_map(move |group| {
+            let first = group.first.0;
+            first..first.saturating_add(size)
+        });
+        (0..self.devices()).chain(added).map(DeviceId)
+    }
+
+    /// The number of a device's group: those that the array was made with come first. `None` for a witness, and for a device that the
+    /// array does not have.
+    pub fn group(&self, device: DeviceId) -> Option<u16> {
+        if device.0 < self.devices() {
+            return Some(device.0 / self.group_size());
+        }
+        let has = |group: AddedGroup| {
+            (group.first.0..group.first.0.saturating_add(self.group_size())).contains(&device.0)
+        };
+        let number = self.added.iter().position(has)?;
+        Some(self.groups + number as u16)
+    }
+
+    /// The number of a stripe's group, as [`Layout::group`] has it.
+    pub fn group_of(&self, stripe: u64) -> u16 {
+        match self.added.iter().filter(|group| group.from <= stripe).count() {
+            0 => (stripe % u64::from(self.groups)) as u16,
+            number => self.groups + number as u16 - 1,
+        }
+    }
+
+    /// The first device of a group.
+    fn first_of(&self, group: u16) -> u16 {
+        let added = group.checked_sub(self.groups);
+        let added = added.and_then(|number| self.added.iter().nth(number.into()));
+        added.map_or(group * self.group_size(), |added| added.first.0)
     }
 
     /// The array's length in blocks.
@@ -167,9 +259,62 @@ impl Layout {
         self.stripes * u64::from(self.data) * u64::from(self.unit)
     }
 
-    /// Blocks on each device.
+    /// Blocks on each of the devices that the array was made with.
     pub fn device_blocks(&self) -> u64 {
-        self.stripes.div_ceil(u64::from(self.groups)) * u64::from(self.unit)
+        self.end_of(0).div_ceil(u64::from(self.groups)) * u64::from(self.unit)
+    }
+
+    /// Blocks on a device; none on a witness.
+    pub fn blocks_on(&self, device: DeviceId) -> u64 {
+        self.rows(device, 0..self.stripes).end * u64::from(self.unit)
+    }
+
+    /// The length that this device has to have, as a device's file tells it: by the number of stripes with which an array that was
+    /// just made has such devices.
+    pub fn room(&self, device: DeviceId) -> u64 {
+        match self.group(device) {
+            Some(group) if group >= self.groups => {
+                self.rows(device, 0..self.stripes).end.saturating_mul(self.groups.into())
+            }
+            _ => self.end_of(0),
+        }
+    }
+
+    /// The stripe behind the last one of a group. All groups that the array was made with have the same one.
+    fn end_of(&self, group: u16) -> u64 {
+        let later = usize::from((group + 1).saturating_sub(self.groups));
+        let next = self.added.iter().nth(later);
+        next.map_or(self.stripes, |next| next.from.min(self.stripes))
+    }
+
+    /// The rows of a device's group between two stripes of the array. Stripes of other groups are not on it.
+    pub fn rows(&self, device: DeviceId, stripes: Range<u64>) -> Range<u64> {
+        let Some(group) = self.group(device) else { return 0..0 };
+        let (groups, number) = (u64::from(self.groups), u64::from(group));
+        let end = self.end_of(group);
+        let row = |stripe: u64| match self.added_group(group) {
+            Some(added) => stripe.min(end).saturating_sub(added.from),
+            None => stripe.min(end).saturating_sub(number).div_ceil(groups),
+        };
+        row(stripes.start)..row(stripes.end)
+    }
+
+    /// The stripe in a row of a device's group.
+    pub fn stripe_in(&self, device: DeviceId, row: u64) -> u64 {
+        let group = self.group(device).unwrap_or_default();
+        match self.added_group(group) {
+            Some(added) => added.from.saturating_add(row),
+            None => row.saturating_mul(self.groups.into()).saturating_add(group.into()),
+        }
+    }
+
+    /// The row of a stripe in its group.
+    pub fn row(&self, stripe: u64) -> u64 {
+        self.home(stripe).row
+    }
+
+    fn added_group(&self, group: u16) -> Option<AddedGroup> {
+        self.added.iter().nth(group.checked_sub(self.groups)?.into())
     }
 
     /// Returns true if the whole span is in the array.
@@ -200,19 +345,26 @@ impl Layout {
     }
 
     fn behind_parity(&self, stripe: u64, places: u64) -> DeviceId {
-        let row = stripe / u64::from(self.groups);
+        let Home { first, row } = self.home(stripe);
         let size = u64::from(self.group_size());
-        self.in_group(stripe, (size - 1 + size - row % size + places) % size)
+        let index = (size - 1 + size - row % size + places) % size;
+        DeviceId(first.saturating_add(index as u16))
     }
 
-    fn in_group(&self, stripe: u64, index: u64) -> DeviceId {
-        let group = stripe % u64::from(self.groups);
-        DeviceId((group * u64::from(self.group_size()) + index) as u16)
+    fn home(&self, stripe: u64) -> Home {
+        match self.added.iter().rfind(|group| group.from <= stripe) {
+            Some(group) => Home { first: group.first.0, row: stripe - group.from },
+            None => {
+                let groups = u64::from(self.groups);
+                let group = (stripe % groups) as u16;
+                Home { first: group * self.group_size(), row: stripe / groups }
+            }
+        }
     }
 
     /// The first block of a stripe's units on its devices; the same on all.
     pub fn unit_start(&self, stripe: u64) -> u64 {
-        stripe / u64::from(self.groups) * u64::from(self.unit)
+        self.row(stripe) * u64::from(self.unit)
     }
 
     /// Where a block of the array lies.
@@ -237,9 +389,9 @@ impl Layout {
 
     /// The stripe that a device's block belongs to; `None` if it is behind the last.
     pub fn stripe_of(&self, device: DeviceId, block: u64) -> Option<u64> {
-        let group = u64::from(device.0 / self.group_size());
-        let stripe = block / u64::from(self.unit) * u64::from(self.groups) + group;
-        (device.0 < self.devices() && stripe < self.stripes).then_some(stripe)
+        let group = self.group(device)?;
+        let stripe = self.stripe_in(device, block / u64::from(self.unit));
+        (stripe < self.end_of(group)).then_some(stripe)
     }
 }
 
@@ -251,7 +403,15 @@ mod tests {
 
     fn layout(data: u16, groups: u16) -> Layout {
         let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
-        Layout { redundancy, data, groups, unit: 4, block_size: 4096, stripes: 40 }
+        Layout {
+            redundancy,
+            data,
+            groups,
+            unit: 4,
+            block_size: 4096,
+            stripes: 40,
+            added: Added::default(),
+        }
     }
 
     #[test]
@@ -333,5 +493,91 @@ mod tests {
         assert!(Layout { groups: 20_000, ..layout(4, 1) }.check().is_err());
         assert_eq!((raid6(2, 1).check(), raid6(64, 1).check()), (Ok(()), Ok(())));
         assert_eq!(raid6(1, 1).check(), Err(LayoutError::Data(1)));
+    }
+
+    /// A layout of 40 stripes that has got two groups behind a witness. They have 6 and 5 stripes.
+    fn with_groups(made: Layout) -> Layout {
+        let (size, behind) = (made.group_size(), made.devices() + 1);
+        let added = [(40, behind), (46, behind + size)];
+        let added = added.map(|(from, first)| AddedGroup { from, first: DeviceId(first) });
+        Layout { stripes: 51, added: added.into_iter().collect(), ..made }
+    }
+
+    #[test]
+    fn stripes_stay_where_they_are_when_groups_are_added() {
+        for made in [layout(4, 1), layout(2, 3), layout(1, 2), raid6(4, 1), raid6(2, 3)] {
+            let grown = with_groups(made);
+            for block in 0..made.blocks() {
+                assert_eq!(grown.place(block), made.place(block));
+            }
+            for stripe in 0..made.stripes {
+                assert!(grown.units(stripe).eq(made.units(stripe)));
+            }
+            assert_eq!(grown.device_blocks(), made.device_blocks());
+        }
+    }
+
+    #[test]
+    fn added_stripes_are_on_added_groups_alone_and_each_block_has_a_place_of_its_own() {
+        for made in [layout(4, 1), layout(2, 3), layout(1, 2), raid6(4, 1), raid6(2, 3)] {
+            let grown = with_groups(made);
+            let mut taken = BTreeSet::new();
+            for block in 0..grown.blocks() {
+                let place = grown.place(block);
+                assert!(taken.insert((place.device, place.block)), "{place:?}");
+                assert!(place.block < grown.blocks_on(place.device));
+                assert_eq!(grown.stripe_of(place.device, place.block), Some(place.stripe));
+            }
+            for stripe in 0..grown.stripes {
+                let units: BTreeSet<DeviceId> = grown.units(stripe).collect();
+                assert_eq!(units.len(), usize::from(made.group_size()));
+                let group = grown.group_of(stripe);
+                assert!(units.iter().all(|device| grown.group(*device) == Some(group)));
+                let late = u16::from(stripe >= 40) + u16::from(stripe >= 46);
+                assert_eq!(group.saturating_sub(made.groups - 1), late, "{stripe}");
+                let first = *units.first().unwrap();
+                assert!(grown.beside(first).all(|other| units.contains(&other)));
+                assert_eq!(grown.beside(first).count(), units.len() - 1);
+            }
+            // Neither the witness nor anybody behind the last group has blocks.
+            let devices: BTreeSet<DeviceId> = grown.all_devices().collect();
+            let [witness, behind] = [made.devices(), 3 * made.group_size() + made.devices() + 1];
+            for other in [DeviceId(witness), DeviceId(behind)] {
+                assert!(!devices.contains(&other) && grown.group(other).is_none());
+                assert_eq!((grown.blocks_on(other), grown.stripe_of(other, 0)), (0, None));
+                assert_eq!(grown.beside(other).count(), 0);
+            }
+            assert_eq!(devices.len(), usize::from(made.devices() + 2 * made.group_size()));
+        }
+    }
+
+    #[test]
+    fn rows_of_a_device_are_its_stripes() {
+        for made in [layout(4, 1), layout(2, 3), layout(1, 2), raid6(2, 3)] {
+            let grown = with_groups(made);
+            for device in grown.all_devices() {
+                let of = |stripes: Range<u64>| -> Vec<u64> {
+                    grown.rows(device, stripes).map(|row| grown.stripe_in(device, row)).collect()
+                };
+                let is_there = |stripe: &u64| grown.units(*stripe).any(|unit| unit == device);
+                for (start, end) in [(0, 51), (0, 40), (3, 44), (41, 46), (46, 51), (39, 47)] {
+                    let wanted: Vec<u64> = (start..end).filter(is_there).collect();
+                    assert_eq!(of(start..end), wanted, "{device} {start}..{end}");
+                }
+                let blocks = grown.rows(device, 0..51).end * u64::from(grown.unit);
+                assert_eq!(grown.blocks_on(device), blocks);
+                assert_eq!(grown.stripe_of(device, blocks), None);
+                // A file of an array as it was made, with this number of stripes, is as long.
+                let alone = Layout { stripes: grown.room(device), ..made };
+                assert_eq!(
+                    alone.device_blocks(),
+                    grown.blocks_on(device).max(if device.0 < made.devices() {
+                        grown.device_blocks()
+                    } else {
+                        0
+                    })
+                );
+            }
+        }
     }
 }

@@ -38,7 +38,7 @@ pub use io::{
     BadBlock, Block, BlockError, DeviceEvent, DiskAnswer, DiskAsk, DiskError, DiskToken, Extent,
     Header, HostAnswer, OpError, Outlook, Peer, Work,
 };
-pub use layout::{Layout, LayoutError, Place, Redundancy, Span};
+pub use layout::{Added, AddedGroup, Layout, LayoutError, MOST_ADDED, Place, Redundancy, Span};
 pub use node::{Node, NodeName, Nodes, Usage};
 pub use options::{Scheme, UnknownScheme};
 pub use server::{
@@ -46,5 +46,5 @@ pub use server::{
     PartId, Replica, ReplicaConfig, ReplicaInput, ReplicaOutput, ServerConfig, ServerError,
     ServerInput, ServerOutput, ServerReply, ServerRequest,
 };
-pub use state::{ArrayState, Change, Condition, Term};
+pub use state::{ArrayState, Change, Condition, Group, LONGEST_ADDRESS, Member, Term};
 pub use units::{Skipped, Units};

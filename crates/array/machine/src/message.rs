@@ -91,6 +91,24 @@ pub struct Mark {
     pub content: Option<Stamp>,
 }
 
+impl Request {
+    /// The state of the array that it has, if it has one.
+    pub fn state_mut(&mut self) -> Option<&mut ArrayState> {
+        match &mut self.action {
+            Action::Install(state) | Action::Agree(Agree::Accept { state, .. }) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// As [`Request::state_mut`].
+    pub fn state(&self) -> Option<&ArrayState> {
+        match &self.action {
+            Action::Install(state) | Action::Agree(Agree::Accept { state, .. }) => Some(state),
+            _ => None,
+        }
+    }
+}
+
 /// A host's action at a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
@@ -198,6 +216,34 @@ pub struct Reply {
     pub boot: u64,
     /// The result of the request.
     pub answer: Answer,
+}
+
+impl Reply {
+    /// The state of the array that it has, if it has one.
+    pub fn state_mut(&mut self) -> Option<&mut ArrayState> {
+        match &mut self.answer {
+            Answer::Stale(state) => Some(state),
+            Answer::Agreed(agreed) => match &mut **agreed {
+                Agreed::Promised { accepted, .. } => accepted.as_mut().map(|(_, state)| state),
+                Agreed::Chosen(state) => Some(state),
+                Agreed::Accepted | Agreed::Outbid { .. } | Agreed::Missing(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// As [`Reply::state_mut`].
+    pub fn state(&self) -> Option<&ArrayState> {
+        match &self.answer {
+            Answer::Stale(state) => Some(state),
+            Answer::Agreed(agreed) => match &**agreed {
+                Agreed::Promised { accepted, .. } => accepted.as_ref().map(|(_, state)| state),
+                Agreed::Chosen(state) => Some(state),
+                Agreed::Accepted | Agreed::Outbid { .. } | Agreed::Missing(_) => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// A block's content cannot be counted on.

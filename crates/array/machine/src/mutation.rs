@@ -53,11 +53,13 @@ pub enum Mutation {
     TwoUnitsOfOneParity,
     /// A host that asks for more stripes uses them before that is agreed. At hosts.
     GrowsUnagreed,
+    /// A host takes the last stripe before a new group for the first one on it. At hosts.
+    MovesToNewGroup,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 21] = [
+    pub const ALL: [Mutation; 22] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -79,5 +81,6 @@ impl Mutation {
         Mutation::SecondParityOfAnotherUnit,
         Mutation::TwoUnitsOfOneParity,
         Mutation::GrowsUnagreed,
+        Mutation::MovesToNewGroup,
     ];
 }

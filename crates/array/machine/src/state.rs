@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::layout::MOST_ADDED;
 use crate::{DeviceId, Epoch, Layout, LockChange, LockService, NodeName, Nodes, Time, Usage};
 
 /// The uses that a device permits.
@@ -100,6 +101,46 @@ pub struct ArrayState {
     pub locks: LockService,
     /// Stripes in all groups together, since the array has grown. 0: as many as it was made with.
     pub stripes: u64,
+    /// The groups that the array has got since it was made. Their devices follow in `devices`, `terms` and `keys` behind those that the
+    /// array was made with. Not serialized: messages and records that earlier releases read do not have them. Whoever sends or keeps
+    /// a state does the same with its groups beside it ([`ArrayState::with_groups`]).
+    #[serde(skip)]
+    pub added: Vec<Group>,
+}
+
+/// A group of devices that an array has got since it was made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Its first stripe. All before it are on other groups.
+    pub from: u64,
+    /// Its first device; the others have the numbers behind that.
+    pub first: DeviceId,
+    /// Its devices, in their order.
+    pub members: Vec<Member>,
+}
+
+/// A device of a group that was added. Processes that were started with an older array's file find it by this.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Its address.
+    pub address: String,
+    /// The cluster's node whose keys it shows.
+    pub node: u32,
+}
+
+/// The longest address of a member, in bytes: a name, and a port.
+pub const LONGEST_ADDRESS: usize = 300;
+
+impl Group {
+    /// The device behind the last one; `None` if there is no such number.
+    fn end(&self) -> Option<u16> {
+        self.first.0.checked_add(u16::try_from(self.members.len()).ok()?)
+    }
+
+    /// Its devices, with their entries.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Member)> {
+        (self.first.0..=u16::MAX).map(DeviceId).zip(&self.members)
+    }
 }
 
 /// The entry of a device, for which the array's state is changed.
@@ -128,23 +169,93 @@ impl ArrayState {
             nodes: Nodes::default(),
             locks: LockService::default(),
             stripes: 0,
+            added: Vec::new(),
         }
     }
 
-    /// Returns true if the state has an entry for each device of the other one, and no further entries.
+    /// The state with these groups: one that was serialized has none.
+    #[must_use]
+    pub fn with_groups(self, added: Vec<Group>) -> ArrayState {
+        ArrayState { added, ..self }
+    }
+
+    /// Returns true if the state may follow the other one. It has an entry for each device, and no further entries. It has all groups
+    /// of the other one, and maybe others behind them.
     pub fn fits(&self, other: &ArrayState) -> bool {
-        let devices = other.devices.len();
-        [self.devices.len(), self.terms.len(), self.keys.len()] == [devices; 3]
+        let devices = self.devices.len();
+        [self.terms.len(), self.keys.len()] == [devices; 2]
+            && self.added.starts_with(&other.added)
+            && self.are_groups_sound()
+            && self.founders().is_some_and(|founders| other.founders() == Some(founders))
+    }
+
+    fn are_groups_sound(&self) -> bool {
+        let mut free = self.founders();
+        let mut from = 0;
+        self.added.len() <= MOST_ADDED
+            && self.added.iter().all(|group| {
+                let behind = free.is_some_and(|free| usize::from(group.first.0) >= free);
+                let addresses = group.members.iter().all(|m| m.address.len() <= LONGEST_ADDRESS);
+                let grows = group.from > from && group.from <= self.stripes;
+                (free, from) = (group.end().map(usize::from), group.from);
+                behind && addresses && grows && free.is_some() && !group.members.is_empty()
+            })
+    }
+
+    /// How many devices the array was made with.
+    fn founders(&self) -> Option<usize> {
+        let added: usize = self.added.iter().map(|group| group.members.len()).sum();
+        self.devices.len().checked_sub(added)
+    }
+
+    /// The place of a device in the lists of devices.
+    fn index(&self, device: DeviceId) -> Option<usize> {
+        let id = usize::from(device.0);
+        let mut place = self.founders()?;
+        if id < place {
+            return Some(id);
+        }
+        for group in &self.added {
+            let of_group = id.checked_sub(group.first.0.into());
+            if let Some(index) = of_group.filter(|index| *index < group.members.len()) {
+                return Some(place + index);
+            }
+            place += group.members.len();
+        }
+        None
+    }
+
+    /// All devices, in the order of the lists.
+    pub fn ids(&self) -> impl Iterator<Item = DeviceId> {
+        let founders = u16::try_from(self.founders().unwrap_or(0)).unwrap_or(u16::MAX);
+        let added = self.added.iter().flat_map(Group::devices).map(|(device, _)| device);
+        (0..founders).map(DeviceId).chain(added)
+    }
+
+    /// All devices, with their conditions.
+    pub fn conditions(&self) -> impl Iterator<Item = (DeviceId, Condition)> {
+        self.ids().zip(self.devices.iter().copied())
+    }
+
+    /// The entry of a device of an added group.
+    pub fn member(&self, device: DeviceId) -> Option<&Member> {
+        let mut all = self.added.iter().flat_map(Group::devices);
+        all.find(|(id, _)| *id == device).map(|(_, member)| member)
+    }
+
+    /// The last group that was added, if it has no stripes yet.
+    pub fn unused_group(&self) -> Option<&Group> {
+        self.added.last().filter(|group| group.from == self.stripes)
     }
 
     /// The term of a device; 0 for one that the array does not have.
     pub fn term(&self, device: DeviceId) -> u64 {
-        self.terms.get(usize::from(device.0)).copied().unwrap_or(0)
+        self.index(device).and_then(|index| self.terms.get(index)).copied().unwrap_or(0)
     }
 
     /// The random number that a device's medium had last; 0 for one that the array does not have.
     pub fn key(&self, device: DeviceId) -> u64 {
-        self.keys.get(usize::from(device.0)).copied().unwrap_or(0)
+        self.index(device).and_then(|index| self.keys.get(index)).copied().unwrap_or(0)
     }
 
     /// That a device is to be left out which was found to be gone by this state.
@@ -174,7 +285,7 @@ impl ArrayState {
 
     /// A device's condition; none if the array has no such device.
     pub fn condition(&self, device: DeviceId) -> Option<Condition> {
-        self.devices.get(usize::from(device.0)).copied()
+        self.devices.get(self.index(device)?).copied()
     }
 
     /// Returns true if the array goes on without a device.
@@ -190,7 +301,7 @@ impl ArrayState {
 
     /// Returns true if a device has everything.
     pub fn is_good(&self, device: DeviceId) -> bool {
-        self.devices.get(usize::from(device.0)) == Some(&Condition::Good)
+        self.condition(device) == Some(Condition::Good)
     }
 
     /// A device of another one's group that does not have everything, if the array cannot go on without that other one for its sake.
@@ -202,7 +313,7 @@ impl ArrayState {
 
     /// Returns true if a device has a stripe's unit.
     pub fn has(&self, device: DeviceId, stripe: u64) -> bool {
-        self.devices.get(usize::from(device.0)).is_some_and(|c| c.has(stripe))
+        self.condition(device).is_some_and(|c| c.has(stripe))
     }
 
     /// The state after a change; `None` if it is already so. An invalid change is refused, with the reason. The proposer
@@ -212,7 +323,8 @@ impl ArrayState {
             Change::Attach { after, by, node, usage } => self.attached(after, by, node, usage),
             Change::Detach { host } => Ok(self.detached(host)),
             Change::Locks(change) => self.locks_changed(change),
-            Change::Grow { after, stripes } => self.grown(after, stripes),
+            Change::Grow { after, groups, stripes } => self.grown(after, groups, stripes),
+            Change::Add { after, group } => self.with_group(after, group),
             Change::Fail(device, _)
             | Change::Lose(device, _)
             | Change::LetIn(device, _)
@@ -258,19 +370,22 @@ impl ArrayState {
 
     /// A device that is not good may be given another medium, or be rebuilt by somebody who knows fewer stripes. So all have to
     /// be good. The proposer checks the number: the state does not know the layout.
-    fn grown(&self, after: u64, stripes: u64) -> Result<Option<ArrayState>, String> {
+    fn grown(&self, after: u64, groups: usize, stripes: u64) -> Result<Option<ArrayState>, String> {
         if self.stripes == stripes {
             return Ok(None);
         }
         if self.stripes != after {
             return Err(format!("the array has {} stripes by now", self.stripes));
         }
+        if self.added.len() != groups {
+            return Err(
+                "the array has got a group of devices by now, which has what it grows by".into()
+            );
+        }
         if stripes < after {
             return Err(format!("the array has {after} stripes, and cannot have fewer: {stripes}"));
         }
-        let all = (0..).zip(&self.devices);
-        if let Some((id, _)) = all.into_iter().find(|(_, now)| **now != Condition::Good) {
-            let device = DeviceId(id);
+        if let Some((device, _)) = self.conditions().find(|(_, now)| *now != Condition::Good) {
             return Err(format!("{device} is not good: the array grows when all devices are"));
         }
         let epoch = Epoch(self.epoch.0 + 1);
@@ -278,12 +393,44 @@ impl ArrayState {
         Ok(Some(ArrayState { epoch, since: epoch, stripes, ..self.clone() }))
     }
 
+    /// The group has no stripes at first, and its devices do not count. So nobody can miss anything on them. Each is let in as a new one
+    /// that is rebuilt, and knows all fences then. The group gets stripes as the array grows.
+    fn with_group(&self, after: u64, group: Group) -> Result<Option<ArrayState>, String> {
+        if self.added.last() == Some(&group) {
+            return Ok(None);
+        }
+        if self.stripes != after {
+            return Err(format!("the array has {} stripes by now", self.stripes));
+        }
+        if let Some(unused) = self.unused_group() {
+            return Err(format!(
+                "the group of {} has no stripes yet: the array gets another one when it has",
+                unused.first
+            ));
+        }
+        if self.added.len() >= MOST_ADDED {
+            return Err(format!("an array gets {MOST_ADDED} groups at most after it was made"));
+        }
+        let (epoch, devices) = (Epoch(self.epoch.0 + 1), group.members.len());
+        let mut next = self.clone();
+        (next.epoch, next.since, next.stripes) = (epoch, epoch, group.from);
+        next.devices.extend(std::iter::repeat_n(Condition::Failed, devices));
+        // As those of devices that the array goes on without.
+        next.terms.extend(std::iter::repeat_n(FIRST_ABSENCE, devices));
+        next.keys.extend(std::iter::repeat_n(0, devices));
+        next.added.push(group);
+        match next.fits(self) && (after == 0 || after == next.stripes) {
+            true => Ok(Some(next)),
+            false => Err("such a group does not fit behind the devices that the array has".into()),
+        }
+    }
+
     fn device_changed(
         &self,
         device: DeviceId,
         change: Change,
     ) -> Result<Option<ArrayState>, String> {
-        let index = usize::from(device.0);
+        let index = self.index(device).unwrap_or(usize::MAX);
         let (Some(&now), Some(&term), Some(&key)) =
             (self.devices.get(index), self.terms.get(index), self.keys.get(index))
         else {
@@ -305,7 +452,8 @@ impl ArrayState {
                 Change::Attach { .. }
                 | Change::Detach { .. }
                 | Change::Locks(_)
-                | Change::Grow { .. },
+                | Change::Grow { .. }
+                | Change::Add { .. },
                 _,
             ) => {
                 return Ok(None);
@@ -363,8 +511,11 @@ impl ArrayState {
     }
 }
 
+/// The first term of a device that the array has gone on without once.
+const FIRST_ABSENCE: u64 = 1 << 32;
+
 /// A change of the array's state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
     /// A device is gone that was last let in for this term.
     Fail(DeviceId, u64),
@@ -403,8 +554,17 @@ pub enum Change {
     Grow {
         /// How many it had ([`ArrayState::stripes`]): of two changes at the same time, one counts.
         after: u64,
+        /// How many groups it had got: the last one has the stripes, and no other device was asked for room.
+        groups: usize,
         /// How many it has from then on.
         stripes: u64,
+    },
+    /// The array gets a group of devices, which has no stripes yet.
+    Add {
+        /// How many stripes it had ([`ArrayState::stripes`]): of two changes at the same time, one counts.
+        after: u64,
+        /// The group. It begins behind the array's last stripe.
+        group: Group,
     },
 }
 
@@ -414,7 +574,7 @@ mod tests {
 
     #[test]
     fn an_array_grows_when_all_devices_are_good() {
-        let grow = |after, stripes| Change::Grow { after, stripes };
+        let grow = |after, stripes| Change::Grow { after, groups: 0, stripes };
         let then = |state: &ArrayState, change| state.changed(change).unwrap().unwrap();
         let new = ArrayState::new(3);
         let grown = then(&new, grow(0, 10));
@@ -430,5 +590,85 @@ mod tests {
         assert!(rebuilding.changed(grow(0, 10)).is_err());
         let rebuilt = then(&rebuilding, rebuilding.rebuilt(DeviceId(1), u64::MAX));
         assert_eq!(then(&rebuilt, grow(0, 10)).stripes, 10);
+    }
+
+    fn group(from: u64, first: u16) -> Group {
+        let member = |id: u16| Member { address: format!("10.0.0.1:{id}"), node: 0 };
+        let members = (first..first + 3).map(member).collect();
+        Group { from, first: DeviceId(first), members }
+    }
+
+    fn then(state: &ArrayState, change: Change) -> ArrayState {
+        let next = state.changed(change).unwrap().unwrap();
+        assert!(next.fits(state));
+        next
+    }
+
+    #[test]
+    fn an_array_gets_a_group_that_is_rebuilt_before_it_has_stripes() {
+        let add = |after, group| Change::Add { after, group };
+        let new = ArrayState::new(3);
+        // Numbers 3 and 4 are witnesses'.
+        let added = then(&new, add(0, group(10, 5)));
+        assert_eq!((added.stripes, added.epoch, added.since), (10, Epoch(2), Epoch(2)));
+        assert!(added.ids().eq([0, 1, 2, 5, 6, 7].map(DeviceId)));
+        assert_eq!(added.condition(DeviceId(3)), None);
+        assert_eq!(added.condition(DeviceId(6)), Some(Condition::Failed));
+        assert_eq!((added.absences(DeviceId(7)), added.absences(DeviceId(2))), (1, 0));
+        assert_eq!(added.changed(add(0, group(10, 5))), Ok(None));
+        assert!(added.changed(add(0, group(10, 8))).is_err(), "another one was chosen");
+        assert!(added.changed(add(10, group(10, 8))).unwrap_err().contains("no stripes yet"));
+        let grow = Change::Grow { after: 10, groups: 1, stripes: 14 };
+        assert!(added.changed(grow.clone()).unwrap_err().contains("d5 is not good"));
+        let good = [5, 6, 7].map(DeviceId).into_iter().fold(added, |state, device| {
+            let rebuilding = then(&state, Change::Rebuild(device));
+            assert_eq!(rebuilding.condition(device), Some(Condition::Rebuilding { done: 0 }));
+            then(&rebuilding, rebuilding.rebuilt(device, u64::MAX))
+        });
+        // Somebody has asked the former devices for room.
+        let former = Change::Grow { after: 10, groups: 0, stripes: 14 };
+        assert!(good.changed(former).unwrap_err().contains("a group of devices by now"));
+        let grown = then(&good, grow);
+        assert!(grown.is_good(DeviceId(7)) && grown.unused_group().is_none());
+        let more = then(&grown, add(14, group(14, 8)));
+        assert_eq!(more.condition(DeviceId(10)), Some(Condition::Failed));
+        assert!(more.is_good(DeviceId(7)));
+        assert_eq!(more.member(DeviceId(9)).unwrap().address, "10.0.0.1:9");
+        let failed = then(&more, more.without(DeviceId(5)));
+        assert!(failed.is_failed(DeviceId(5)) && failed.is_good(DeviceId(0)));
+    }
+
+    #[test]
+    fn a_group_that_does_not_fit_is_refused() {
+        let new = ArrayState::new(3);
+        let refused = |state: &ArrayState, after, group| {
+            state.changed(Change::Add { after, group }).unwrap_err()
+        };
+        let long = Member { address: "x".repeat(LONGEST_ADDRESS + 1), node: 0 };
+        for bad in [
+            group(10, 2),
+            group(0, 3),
+            Group { first: DeviceId(u16::MAX - 2), ..group(10, 3) },
+            Group { members: Vec::new(), ..group(10, 3) },
+            Group { members: vec![long], ..group(10, 3) },
+        ] {
+            assert!(refused(&new, 0, bad).contains("does not fit"));
+        }
+        let grown = then(&new, Change::Grow { after: 0, groups: 0, stripes: 12 });
+        assert!(refused(&grown, 0, group(10, 3)).contains("12 stripes by now"));
+        assert!(refused(&grown, 12, group(10, 3)).contains("does not fit"));
+        let full = (0..MOST_ADDED as u16).fold(new, |state, number| {
+            let (from, after) = (12 + u64::from(number), state.stripes);
+            let change = Change::Add { after, group: group(from, 3 + 3 * number) };
+            let mut added = then(&state, change);
+            added.stripes += 1;
+            added
+        });
+        assert!(refused(&full, full.stripes, group(full.stripes, 99)).contains("8 groups at most"));
+        // Nor does a state count that has lost a group, or has another one.
+        let less = ArrayState { added: full.added[1..].to_vec(), ..full.clone() };
+        let mut moved = full.clone();
+        moved.added[0].members[0].node = 7;
+        assert!(!less.fits(&full) && !moved.fits(&full) && full.fits(&full));
     }
 }

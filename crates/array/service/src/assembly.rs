@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use lockify_array::{DeviceId, OpError, Outlook, Time};
 
 use crate::host::Array;
-use crate::upkeep::{Pace, each, rows};
+use crate::upkeep::{Pace, each};
 use crate::{ArrayFile, Durability};
 
 /// Operations may be under way when a device leaves, and clocks differ. So a medium may lack a write that is older than its
@@ -58,12 +58,11 @@ pub fn survey(
     progress: &(dyn Fn() + Sync),
 ) -> Result<Survey, OpError> {
     let layout = array.layout();
-    let (groups, group) = (u64::from(layout.groups), u64::from(device.0 / layout.group_size()));
     let found = Mutex::new(Survey::default());
-    let all = rows(&layout, device, 0..layout.stripes);
+    let all = layout.rows(device, 0..layout.stripes);
     let end = all.end;
     let next = each(all, pace, |row| {
-        let stripe = row * groups + group;
+        let stripe = layout.stripe_in(device, row);
         let surveyed = array.survey(device, whole_to, without, stripe);
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         match surveyed {

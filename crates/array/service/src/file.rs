@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use lockify_array::{DeviceId, Layout, Redundancy, Scheme};
+use lockify_array::{DeviceId, Layout, MOST_ADDED, Redundancy, Scheme};
 use lockify_trust::{Address, Versions};
 use serde::{Deserialize, Serialize};
 
@@ -222,6 +222,9 @@ pub struct ArrayFile {
     pub devices: Vec<DeviceEntry>,
     /// Those who vote besides the devices; ids go on from theirs.
     pub witnesses: Vec<WitnessEntry>,
+    /// Devices of groups that the array has got since it was made, or is to get, by id. They go on behind the witnesses. The array's
+    /// state says which it has; a file need not have them.
+    pub added: Vec<DeviceEntry>,
     /// If the scheme needs one.
     pub lock_server: Option<LockServerEntry>,
     /// More lock servers. The array's state says which one serves.
@@ -318,7 +321,7 @@ impl ArrayFile {
             durability: self.durability,
             layout,
             timing: self.timing,
-            devices: self.devices.clone(),
+            devices: self.devices.iter().chain(&self.added).cloned().collect(),
             witnesses: self.witnesses.clone(),
             lock_server: self.lock_server.clone(),
             standbys: self.standbys.clone(),
@@ -339,9 +342,19 @@ impl ArrayFile {
         self.lock_server.iter().chain(&self.standbys)
     }
 
-    /// The entry of a device or witness.
+    /// The entry of a device or witness that votes.
     pub fn voter(&self, id: DeviceId) -> Option<&DeviceEntry> {
         self.voters().find(|entry| entry.id == id.0)
+    }
+
+    /// The entry of any device or witness.
+    pub fn entry(&self, id: DeviceId) -> Option<&DeviceEntry> {
+        self.voters().chain(&self.added).find(|entry| entry.id == id.0)
+    }
+
+    /// Returns true if this is the id of a witness.
+    pub fn is_witness(&self, id: DeviceId) -> bool {
+        self.witnesses.iter().any(|entry| entry.id == id.0)
     }
 
     /// The settings on which all participants must agree. Addresses and versions are not among them, so that they can change
@@ -357,6 +370,7 @@ impl ArrayFile {
             timing,
             devices,
             witnesses,
+            added: _,
             lock_server: _,
             standbys: _,
         } = self;
@@ -389,6 +403,9 @@ impl FromStr for ArrayFile {
         let Text {
             id, scheme, durability, timing, devices, witnesses, lock_server, standbys, ..
         } = text;
+        let mut devices = by_id(devices);
+        let made_with = usize::from(layout.devices()).min(devices.len());
+        let added = devices.split_off(made_with);
         let file = ArrayFile {
             spoken,
             id,
@@ -397,8 +414,9 @@ impl FromStr for ArrayFile {
             layout,
             sector,
             timing,
-            devices: by_id(devices),
+            devices,
             witnesses: by_id(witnesses),
+            added,
             lock_server,
             standbys,
         };
@@ -424,36 +442,50 @@ fn layout(entry: &LayoutEntry) -> Result<Layout, String> {
             "layout.unit_bytes = {unit_bytes}: a stripe unit is a multiple of {BLOCK} bytes, at most 64 MiB"
         )
     })?;
-    let layout = Layout { redundancy, data, groups, unit, block_size: BLOCK, stripes };
+    let layout = Layout {
+        redundancy,
+        data,
+        groups,
+        unit,
+        block_size: BLOCK,
+        stripes,
+        added: Default::default(),
+    };
     layout.check().map_err(|e| format!("layout: {e}"))?;
     Ok(layout)
 }
 
 impl ArrayFile {
     fn check_members(&self) -> Result<(), String> {
-        let needed = usize::from(self.layout.devices());
-        if self.devices.len() != needed {
+        let (needed, size) = (usize::from(self.layout.devices()), self.layout.group_size());
+        if self.devices.len() != needed || !self.added.len().is_multiple_of(size.into()) {
             return Err(format!(
-                "there are {} [[device]] entries, and the layout has {needed} devices: {} group(s) of {}",
-                self.devices.len(),
+                "there are {} [[device]] entries, and the layout has {needed} devices: {} group(s) of {size}; further groups, which \
+                 the array gets by `lockify array grow --group`, have {size} each",
+                self.devices.len() + self.added.len(),
                 self.layout.groups,
-                self.layout.group_size()
             ));
         }
-        if self.voters().count() > 255 {
+        if self.added.len() > MOST_ADDED * usize::from(size) {
+            return Err(format!(
+                "an array gets {MOST_ADDED} groups of devices at most after it was made"
+            ));
+        }
+        if self.voters().chain(&self.added).count() > 255 {
             return Err("an array has at most 255 devices and witnesses".into());
         }
-        for (expected, entry) in self.voters().enumerate() {
+        for (expected, entry) in self.voters().chain(&self.added).enumerate() {
             if usize::from(entry.id) != expected {
                 return Err(format!(
-                    "the ids of [[device]] count from 0, and those of [[witness]] go on after the last device: {expected} is \
-                     missing, or another one is there twice"
+                    "the ids of [[device]] count from 0, those of [[witness]] go on after the last device that the array was made \
+                     with, and those of further groups after the last witness: {expected} is missing, or another one is there twice"
                 ));
             }
         }
         let mut taken = BTreeSet::new();
         let server = self.lock_servers().map(|server| &server.address);
-        for address in self.voters().map(|entry| &entry.address).chain(server) {
+        let devices = self.voters().chain(&self.added).map(|entry| &entry.address);
+        for address in devices.chain(server) {
             if address.port() == 0 {
                 return Err(format!("address = \"{address}\": a port has to be named"));
             }
@@ -521,11 +553,13 @@ pub(crate) mod tests {
                 unit: 16,
                 block_size: BLOCK,
                 stripes: 100,
+                added: Default::default(),
             },
             sector: SECTOR,
             timing: Timing::default(),
             devices: (0..5).map(entry).collect(),
             witnesses: vec![entry(5)],
+            added: Vec::new(),
             lock_server: None,
             standbys: Vec::new(),
         }
@@ -542,6 +576,32 @@ pub(crate) mod tests {
         assert!(matches!(file().create(&path), Err(FileError::Exists(_))));
         let missing = ArrayFile::read(&folder.path().join("b.toml")).unwrap_err().to_string();
         assert!(missing.contains("lockify array create"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_may_have_groups_that_came_later() {
+        let more = |ids: std::ops::Range<u16>| ArrayFile {
+            added: ids.map(DeviceEntry::local).collect(),
+            ..file()
+        };
+        let grown = more(6..16);
+        assert_eq!(grown.to_toml().unwrap().parse(), Ok(grown.clone()));
+        // A process with the former file is of the same array.
+        assert_eq!(grown.digest(), file().digest());
+        let [device, added] = [4, 6].map(DeviceId);
+        assert_eq!((grown.voters().count(), grown.voter(added)), (6, None));
+        assert_eq!(grown.entry(added).unwrap().id, 6);
+        assert!(
+            !grown.is_witness(added) && !grown.is_witness(device) && grown.is_witness(DeviceId(5))
+        );
+        for (bad, named) in [
+            (more(6..10), "have 5 each"),
+            (more(7..12), "6 is missing"),
+            (more(6..51), "8 groups of devices at most"),
+        ] {
+            let error = bad.check().unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use file::{
     SECTORS, Timing, WitnessEntry,
 };
 pub use history::HistoryError;
-pub use versions::{SPOKEN, TELLS_SOFTWARE};
+pub use versions::{HAS_GROUPS, SPOKEN, TELLS_SOFTWARE};
 pub use wire::{Peer, Report, Software};
 
 /// A random number.

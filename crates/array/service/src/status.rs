@@ -1,12 +1,13 @@
 //! How an array's processes stand, for who only asks.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, DeviceId};
-use lockify_trust::Identity;
+use lockify_array::{ArrayState, DeviceId, ServerId};
+use lockify_trust::{Address, Identity};
 
 use crate::ArrayFile;
-use crate::wire::{Event, Frame, Me, Net, Report, Role, Software, Target, Whom};
+use crate::wire::{Event, Frame, Me, Net, Peer, Report, Role, Software, Target, Whom};
 
 /// A process's report about itself, or the reason of its silence.
 pub type Answer = Result<Report, String>;
@@ -14,19 +15,34 @@ pub type Answer = Result<Report, String>;
 /// The reports of an array's processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answers {
-    /// Devices and witnesses, by id.
+    /// Devices and witnesses that vote, by id.
     pub voters: Vec<Answer>,
+    /// The devices of groups that came later, or that the array's file has for that, with their addresses.
+    pub added: BTreeMap<DeviceId, (Address, Answer)>,
     /// The lock servers, by id; none if the scheme has none.
     pub lock_servers: Vec<Answer>,
-    /// Which software they are, in the same order: voters, then lock servers. Nothing of a process of an older release.
-    pub software: Vec<Option<Software>>,
+    /// Which software they are. Nothing of a process of an older release.
+    pub software: BTreeMap<Peer, Software>,
 }
 
 impl Answers {
     /// The newest state of the array that any of them knows.
     pub fn newest(&self) -> Option<&ArrayState> {
-        let reports = self.voters.iter().flatten();
+        let added = self.added.values().map(|(_, answer)| answer);
+        let reports = self.voters.iter().chain(added).flatten();
         reports.map(|report| &report.state).max_by_key(|state| state.epoch)
+    }
+
+    /// The answer of a device or witness.
+    pub fn of(&self, device: DeviceId) -> Option<&Answer> {
+        let added = || self.added.get(&device).map(|(_, answer)| answer);
+        self.voters.get(usize::from(device.0)).or_else(added)
+    }
+
+    /// All devices and witnesses, by id.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Answer)> {
+        let added = self.added.iter().map(|(device, (_, answer))| (*device, answer));
+        (0..).map(DeviceId).zip(&self.voters).chain(added)
     }
 }
 
@@ -69,8 +85,12 @@ fn tell(
     patience: Duration,
 ) -> Result<(), String> {
     let whom = Whom::Device(device);
-    let target = Target::all(file).into_iter().find(|target| target.whom == whom);
-    let target = target.ok_or_else(|| format!("the array's file has no device {}", device.0))?;
+    let target = Target::all(file).into_iter().chain(file.added.iter().map(Target::of));
+    let state = ask(file, identity.clone(), QUESTION).ok();
+    let state = state.as_ref().and_then(Answers::newest);
+    let agreed = state.map_or_else(Vec::new, |state| Target::added(file, state));
+    let target = target.chain(agreed).find(|target| target.whom == whom);
+    let target = target.ok_or_else(|| format!("the array has no device {}", device.0))?;
     if !identity.allows_at(&target.address) {
         return Err(crate::host::OpenError::Exposed(target.address).to_string());
     }
@@ -100,7 +120,10 @@ fn tell(
     }
 }
 
-/// Asks every device and witness, and the lock server.
+/// How long it may take to find the address of a device that the array's file does not have.
+const QUESTION: Duration = Duration::from_secs(3);
+
+/// Asks every device and witness, and the lock server. Devices that the array has got later are found by its state.
 ///
 /// # Errors
 /// The system has no sockets; or an address that others can reach, without keys.
@@ -109,14 +132,40 @@ pub fn ask(
     identity: Identity,
     patience: Duration,
 ) -> Result<Answers, std::io::Error> {
-    let targets = Target::all(file);
+    let mut all = Answers {
+        voters: vec![Err(SILENT.to_owned()); file.voters().count()],
+        added: BTreeMap::new(),
+        lock_servers: vec![Err(SILENT.to_owned()); file.lock_servers().count()],
+        software: BTreeMap::new(),
+    };
+    let by_file = file.added.iter().map(Target::of);
+    let known: Vec<Target> = Target::all(file).into_iter().chain(by_file).collect();
+    ask_these(file, identity.clone(), patience, &known, &mut all)?;
+    let agreed = all.newest().map_or_else(Vec::new, |state| Target::added(file, state));
+    let is_new = |target: &Target| known.iter().all(|known| known.whom != target.whom);
+    let agreed: Vec<Target> = agreed.into_iter().filter(is_new).collect();
+    if !agreed.is_empty() {
+        ask_these(file, identity, patience, &agreed, &mut all)?;
+    }
+    Ok(all)
+}
+
+/// The answer of one who gives none.
+const SILENT: &str = "it does not answer";
+
+fn ask_these(
+    file: &ArrayFile,
+    identity: Identity,
+    patience: Duration,
+    targets: &[Target],
+    all: &mut Answers,
+) -> Result<(), std::io::Error> {
     if let Some(exposed) = targets.iter().find(|target| !identity.allows_at(&target.address)) {
         let why = crate::host::OpenError::Exposed(exposed.address.clone());
         return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why.to_string()));
     }
-    let mut net = Net::new(Me::new(file, identity, Role::Watcher), &targets, |_| {})?;
+    let mut net = Net::new(Me::new(file, identity, Role::Watcher), targets, |_| {})?;
     let mut answers: Vec<Option<Answer>> = targets.iter().map(|_| None).collect();
-    let mut told: Vec<Option<Software>> = targets.iter().map(|_| None).collect();
     let index = |whom| targets.iter().position(|target: &Target| target.whom == whom);
     let mut events = mio::Events::with_capacity(64);
     let end = Instant::now() + patience;
@@ -133,9 +182,7 @@ pub fn ask(
                     continue;
                 }
                 Event::Answered { whom, frame: Frame::Software(software) } => {
-                    if let Some(place) = index(whom).and_then(|index| told.get_mut(index)) {
-                        *place = Some(software);
-                    }
+                    all.software.insert(whom.into(), software);
                     continue;
                 }
                 Event::Answered { whom, frame: Frame::Report(report) } => (whom, Ok(report)),
@@ -150,8 +197,19 @@ pub fn ask(
             }
         }
     }
-    let silent = || Err("it does not answer".to_owned());
-    let mut answers = answers.into_iter().map(|answer| answer.unwrap_or_else(silent));
-    let voters = answers.by_ref().take(file.voters().count()).collect();
-    Ok(Answers { voters, lock_servers: answers.collect(), software: told })
+    for (target, answer) in targets.iter().zip(answers) {
+        let answer = answer.unwrap_or_else(|| Err(SILENT.to_owned()));
+        match target.whom {
+            Whom::Device(device) => match all.voters.get_mut(usize::from(device.0)) {
+                Some(place) => *place = answer,
+                None => drop(all.added.insert(device, (target.address.clone(), answer))),
+            },
+            Whom::Server(ServerId(id)) => {
+                all.lock_servers.get_mut(usize::from(id)).into_iter().for_each(|place| {
+                    place.clone_from(&answer);
+                });
+            }
+        }
+    }
+    Ok(())
 }

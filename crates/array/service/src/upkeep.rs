@@ -5,13 +5,16 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use lockify_array::{ArrayState, Change, Condition, DeviceId, Layout, OpError};
+use lockify_array::{ArrayState, Change, Condition, DeviceId, OpError};
+
+use lockify_trust::Identity;
 
 use crate::ArrayFile;
 use crate::host::{Array, Rebuilt, Repair, Scrubbed};
 pub use crate::pace::{Pace, wait_until};
-use crate::status::Answers;
+use crate::status::{Answers, ask};
 
 /// Stripes between two notes of how far a rebuild has come.
 const BATCH: u64 = 256;
@@ -259,7 +262,7 @@ pub fn rebuild(
     pace: &Pace,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Rebuild, OpError> {
-    let condition = |state: &ArrayState| state.devices.get(usize::from(device.0)).copied();
+    let condition = |state: &ArrayState| state.condition(device);
     let before = condition(&array.status().state);
     array.change(Change::Rebuild(device))?;
     let state = array.status().state;
@@ -312,7 +315,7 @@ pub fn admit(
 ) -> Result<Admission, OpError> {
     let state = answers.newest();
     let condition = state.and_then(|state| state.condition(device));
-    let report = match answers.voters.get(usize::from(device.0)) {
+    let report = match answers.of(device) {
         Some(Ok(report)) => report,
         Some(Err(why)) => return Ok(Admission::Absent(why.clone())),
         None => return Ok(Admission::Waits),
@@ -340,6 +343,49 @@ pub fn admit(
     Ok(Admission::Waits)
 }
 
+/// Between two looks whether a new device is there.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// Waits until a device of a group without stripes is there, and lets it in as one whose medium was replaced. There is nothing to
+/// rebuild on it.
+///
+/// # Errors
+/// It is not there in time, or the array does not agree. The error has the reason.
+pub fn bring_in(
+    array: &Array,
+    file: &ArrayFile,
+    identity: &Identity,
+    device: DeviceId,
+    pace: &Pace,
+    patience: Duration,
+) -> Result<(), String> {
+    let end = Instant::now() + patience;
+    let mut begun = false;
+    loop {
+        let answers = ask(file, identity.clone(), ANSWER).map_err(|e| e.to_string())?;
+        match admit(array, file, &answers, device).map_err(|e| e.to_string())? {
+            Admission::Good => return Ok(()),
+            Admission::Ready => break,
+            Admission::Begun => begun = true,
+            Admission::Absent(why) | Admission::Alone(why) if Instant::now() > end => {
+                return Err(format!("device {}: {why}", device.0));
+            }
+            Admission::Waits if Instant::now() > end => {
+                let answer = answers.of(device).and_then(|answer| answer.as_ref().ok());
+                let waits = answer.and_then(|report| report.waits.clone());
+                let waits = waits.unwrap_or_else(|| "see its log".into());
+                return Err(format!("device {} is not there with the others: {waits}", device.0));
+            }
+            Admission::Waits | Admission::Absent(_) | Admission::Alone(_) => {}
+        }
+        std::thread::sleep(LOOKS);
+    }
+    rebuild(array, device, begun, pace, &|_| ()).map(drop).map_err(|e| e.to_string())
+}
+
+/// How long processes may take to say how they stand.
+const ANSWER: Duration = Duration::from_secs(3);
+
 /// Why something may have been written to a device and be known to none of its group.
 fn what_may_be_there_alone(
     file: &ArrayFile,
@@ -347,10 +393,10 @@ fn what_may_be_there_alone(
     state: &ArrayState,
     device: DeviceId,
 ) -> Option<String> {
-    let beside = file.layout.beside(device);
+    let beside = file.layout.grown(state).beside(device);
     // True of those that have nothing for the others.
     let unknown = beside.filter_map(|other| {
-        let (why, is_missing) = match answers.voters.get(usize::from(other.0)) {
+        let (why, is_missing) = match answers.of(other) {
             Some(Ok(report)) if !report.in_service => {
                 ("is empty, and the blocks of both would be lost", true)
             }
@@ -386,15 +432,11 @@ fn stopped() -> OpError {
 impl Rebuilding<'_> {
     /// The rows of the device between two stripes of the array. Stripes of other groups are not on it.
     fn rows(&self, stripes: Range<u64>) -> Range<u64> {
-        rows(&self.array.layout(), self.device, stripes)
-    }
-
-    fn group(&self) -> u64 {
-        u64::from(self.device.0 / self.array.layout().group_size())
+        self.array.layout().rows(self.device, stripes)
     }
 
     fn stripe(&self, row: u64) -> u64 {
-        row * u64::from(self.array.layout().groups) + self.group()
+        self.array.layout().stripe_in(self.device, row)
     }
 
     /// Writes the device's blocks from this stripe on.
@@ -404,23 +446,26 @@ impl Rebuilding<'_> {
         continues: bool,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), OpError> {
-        let layout = self.array.layout();
-        let (groups, mut next) = (u64::from(layout.groups), from);
-        let done = AtomicU64::new(next / groups);
-        while next < layout.stripes {
-            let end = next.saturating_add(BATCH * groups).min(layout.stripes);
+        let rows = self.rows(from..self.array.layout().stripes);
+        let done = AtomicU64::new(rows.start);
+        let mut next = rows.start;
+        // A group without stripes has nothing to rebuild, and is good.
+        loop {
+            let end = next.saturating_add(BATCH).min(rows.end);
             // The process before may have rebuilt some of these stripes, and not have said so.
-            let again = continues && next == from;
-            self.each(self.rows(next..end), |row| {
+            let again = continues && next == rows.start;
+            self.each(next..end, |row| {
                 self.block(self.stripe(row), again)?;
                 progress(done.fetch_add(1, Relaxed) + 1);
                 Ok(())
             })?;
-            let to = if end == layout.stripes { ALL } else { end };
+            let to = if end == rows.end { ALL } else { self.stripe(end) };
             self.array.change(Change::Rebuilt(self.device, to, self.absences))?;
+            if end == rows.end {
+                return Ok(());
+            }
             next = end;
         }
-        Ok(())
     }
 
     /// Calls `one` for each row. To stop before the last one is an error: what follows relies on all of them.
@@ -460,17 +505,10 @@ impl Rebuilding<'_> {
     }
 }
 
-/// The rows of a device's group between two stripes of the array.
-pub(crate) fn rows(layout: &Layout, device: DeviceId, stripes: Range<u64>) -> Range<u64> {
-    let (groups, group) = (u64::from(layout.groups), u64::from(device.0 / layout.group_size()));
-    let row = |stripe: u64| stripe.saturating_sub(group).div_ceil(groups);
-    row(stripes.start)..row(stripes.end)
-}
-
 /// How many stripes have a unit on a device.
 pub fn stripes_of(array: &Array, device: DeviceId) -> u64 {
     let layout = array.layout();
-    rows(&layout, device, 0..layout.stripes).end
+    layout.rows(device, 0..layout.stripes).end
 }
 
 /// Calls `one` for each number, from several threads; the first error ends it. Returns the first number that was left out

@@ -97,7 +97,7 @@ fn device_of(args: &Args, file: &ArrayFile, examined: &Examined) -> Result<Devic
     if examined.array != file.id {
         return unfit(format!("it belongs to another array, {}", examined.array));
     }
-    if id >= file.layout.devices() {
+    if file.is_witness(DeviceId(id)) {
         return unfit(format!("it is that of witness {id}, and has no blocks"));
     }
     if !examined.in_service || examined.record.is_none() {
@@ -122,13 +122,13 @@ fn look(args: &Args, file: &ArrayFile, device: DeviceId) -> Result<Two, Failure>
         let answers = ask(file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;
         let state = answers.newest();
         let serves = |answer: Option<&Answer>| matches!(answer, Some(Ok(report)) if report.serving);
-        if let Some(state) = state.filter(|_| serves(answers.voters.get(usize::from(device.0)))) {
+        if let Some(state) = state.filter(|_| serves(answers.of(device))) {
             may_come_back(state, device)?;
             let lost = lost_one(file, &answers, state, device)?;
             return Ok(Two { first: device, lost, state: state.clone() });
         }
         if Instant::now() > end {
-            let why = match answers.voters.get(usize::from(device.0)) {
+            let why = match answers.of(device) {
                 Some(Ok(report)) => report.waits.clone().unwrap_or_default(),
                 Some(Err(why)) => why.clone(),
                 None => String::new(),
@@ -167,10 +167,11 @@ fn lost_one(
 ) -> Result<DeviceId, Failure> {
     let id = device.0;
     let is_there = |other: &DeviceId| {
-        let answer = answers.voters.get(usize::from(other.0));
+        let answer = answers.of(*other);
         state.is_good(*other) && matches!(answer, Some(Ok(report)) if report.in_service)
     };
-    let lost: Vec<DeviceId> = file.layout.beside(device).filter(|other| !is_there(other)).collect();
+    let lost: Vec<DeviceId> =
+        file.layout.grown(state).beside(device).filter(|other| !is_there(other)).collect();
     if let Some(other) = lost.iter().find(|other| state.is_rebuilding(**other)) {
         return refused(format!(
             "device {0} is being rebuilt: let that end first (`lockify array rebuild --id {0}`)",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_array::{ArrayState, Condition, Scheme};
+use lockify_array::{ArrayState, Condition, DeviceId, Scheme};
 use lockify_volume::store::{Blocks, Examined, Stored, examine, examine_blocks};
 use lockify_volume::{ArrayFile, DeviceEntry, Durability, Timing};
 use serde::Serialize;
@@ -211,6 +211,7 @@ fn restore(examined: &Examined, lacking: &Lacking) -> Result<ArrayFile, String> 
         timing: Timing { lease_ms: lease.as_millis() as u64, ..Timing::default() },
         devices: (0..).zip(devices).map(entry).collect::<Vec<DeviceEntry>>(),
         witnesses: (needed..).zip(witnesses).map(entry).collect(),
+        added: Vec::new(),
         lock_server: lock_servers.first().map(Member::lock_server),
         standbys: lock_servers.iter().skip(1).map(Member::lock_server).collect(),
     };
@@ -229,7 +230,7 @@ fn report(args: &Args, examined: &Examined, content: Option<&Blocks>) -> Report 
         in_use: examined.in_use,
         array: examined.array.to_string(),
         device: examined.device,
-        witness: examined.device >= layout.devices(),
+        witness: examined.blocks == 0,
         in_service: examined.in_service,
         format: examined.version,
         bytes: examined.length,
@@ -281,17 +282,17 @@ fn record(view: &lockify_array::RecordView) -> Record {
 }
 
 fn known(state: &ArrayState) -> Vec<Known> {
-    let each = |(id, (condition, term)): (usize, (&Condition, &u64))| {
-        let (condition, done) = match *condition {
+    let each = |((id, condition), term): ((DeviceId, Condition), &u64)| {
+        let (condition, done) = match condition {
             Condition::Good => ("good", None),
             Condition::Failed => ("failed", None),
             Condition::Unfinished => ("unfinished", None),
             Condition::Rebuilding { done } => ("rebuilding", Some(done)),
             Condition::Returning { done, .. } => ("returning", Some(done)),
         };
-        Known { id, condition, done, term: *term }
+        Known { id: id.0.into(), condition, done, term: *term }
     };
-    state.devices.iter().zip(&state.terms).enumerate().map(each).collect()
+    state.conditions().zip(&state.terms).map(each).collect()
 }
 
 fn text(report: &Report) -> String {

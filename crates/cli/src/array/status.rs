@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockify_array::{Condition, LockService, ServerId};
+use lockify_array::{Condition, DeviceId, LockService, ServerId};
 use lockify_trust::Identity;
 use lockify_volume::status::{Answer, Answers, ask};
 use lockify_volume::{
@@ -204,8 +204,11 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         let out = view.iter().flat_map(|report| &report.out).find(|(device, _)| *device == id);
         out.map(|(_, why)| why.clone())
     };
-    let device = |(entry, answer): (&lockify_volume::DeviceEntry, &Answer)| {
-        let condition = state.and_then(|state| state.devices.get(usize::from(entry.id)));
+    let device = |(id, answer): (DeviceId, &Answer)| {
+        let by_file = file.entry(id).map(|entry| entry.address.to_string());
+        let agreed = || answers.added.get(&id).map(|(address, _)| address.to_string());
+        let address = by_file.or_else(agreed).unwrap_or_default();
+        let condition = state.and_then(|state| state.condition(id));
         let is_new = answer.as_ref().is_ok_and(|report| !report.in_service);
         let (word, done) = match condition {
             Some(Condition::Good) if is_new => (Some(NEW), None),
@@ -213,24 +216,24 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             Some(Condition::Good) => (Some("good"), None),
             Some(Condition::Failed) => (Some("failed"), None),
             Some(Condition::Unfinished) => (Some("unfinished"), None),
-            Some(Condition::Rebuilding { done }) => (Some("rebuilding"), Some(*done)),
-            Some(Condition::Returning { done, .. }) => (Some("returning"), Some(*done)),
+            Some(Condition::Rebuilding { done }) => (Some("rebuilding"), Some(done)),
+            Some(Condition::Returning { done, .. }) => (Some("returning"), Some(done)),
         };
         let report = answer.as_ref().ok();
         let why = match answer {
-            Ok(report) if word == Some(NEW) && report.waits.is_none() => Some(is_empty(entry.id)),
+            Ok(report) if word == Some(NEW) && report.waits.is_none() => Some(is_empty(id.0)),
             Ok(report) => report.waits.clone(),
             Err(why) => Some(why.clone()),
         };
         Device {
-            id: entry.id,
-            address: entry.address.to_string(),
-            witness: entry.id >= file.layout.devices(),
+            id: id.0,
+            address,
+            witness: file.is_witness(id),
             condition: word,
             done,
             serving: word != Some(NEW) && report.is_some_and(|report| report.serving),
             why,
-            out: out(entry.id),
+            out: out(id.0),
             life: report.map(|report| report.life),
             hosts: hosts(answer),
             requests: report.map(|report| report.requests),
@@ -242,17 +245,21 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             unsettled: report.map(|report| report.unsettled),
         }
     };
-    let devices: Vec<Device> = file.voters().zip(&answers.voters).map(device).collect();
+    // One that the file has, and the array not yet, is no part of it.
+    let is_part = |id: &DeviceId| {
+        file.voter(*id).is_some() || state.is_some_and(|state| state.condition(*id).is_some())
+    };
+    let parts: Vec<(DeviceId, &Answer)> = answers.devices().filter(|(id, _)| is_part(id)).collect();
+    let devices: Vec<Device> = parts.iter().copied().map(device).collect();
     let locks = state.map(|state| state.locks.clone()).unwrap_or_default();
     let lock_servers = lock_servers(file, answers, &locks);
     let serving = lock_servers.iter().find(|server| server.serving);
     let lock_server = serving.or(lock_servers.first()).cloned();
     let nodes = state.iter().flat_map(|state| state.nodes.iter());
-    let voters = file.voters().map(|entry| Peer::Device(entry.id)).zip(&answers.voters);
+    let parts = parts.into_iter().map(|(id, answer)| (Peer::Device(id.0), answer));
     let servers = (0..).map(Peer::LockServer).zip(&answers.lock_servers);
-    let all = voters.chain(servers).zip(&answers.software);
-    let software = all.filter(|((_, answer), _)| answer.is_ok());
-    let software = software.map(|((peer, _), software)| Process::of(peer, software.as_ref()));
+    let software = parts.chain(servers).filter(|(_, answer)| answer.is_ok());
+    let software = software.map(|(peer, _)| Process::of(peer, answers.software.get(&peer)));
     let node = |node: &lockify_array::Node| Node {
         name: node.name.to_string(),
         hosts: node.hosts().collect(),

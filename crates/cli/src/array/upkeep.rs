@@ -218,8 +218,8 @@ impl Findings {
 /// Rebuilds a device that is out of the array.
 pub fn rebuild(args: &RebuildArgs) -> Ended {
     let file = args.which.file()?;
-    let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
+    let device = existing(args, &array)?;
     await_served(args, &file, device)?;
     rebuild_device(&array, device, false, &args.pacing.pace(&file.layout)?)
 }
@@ -230,7 +230,7 @@ fn await_served(args: &RebuildArgs, file: &ArrayFile, device: DeviceId) -> Resul
     loop {
         let answers = ask(file, args.which.secure.identity()?, Duration::from_secs(3))
             .or_fail(Code::Failed)?;
-        let (is, why) = match answers.voters.get(usize::from(device.0)) {
+        let (is, why) = match answers.of(device) {
             Some(Err(why)) => ("is not there", Some(why.clone())),
             Some(Ok(report)) if !report.serving && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(100));
@@ -252,8 +252,8 @@ fn await_served(args: &RebuildArgs, file: &ArrayFile, device: DeviceId) -> Resul
 pub fn replace(args: &ReplaceArgs) -> Ended {
     let ReplaceArgs { rebuild: args, accept_loss } = args;
     let file = args.which.file()?;
-    let device = existing(args, file.layout.devices())?;
     let array = args.which.open(&file)?;
+    let device = existing(args, &array)?;
     let end = Instant::now() + PATIENCE;
     let mut begun = false;
     loop {
@@ -296,7 +296,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
 
 /// Why a device does not become ready, as far as it says.
 fn unready(answers: &Answers, device: DeviceId) -> String {
-    let report = answers.voters.get(usize::from(device.0)).and_then(|answer| answer.as_ref().ok());
+    let report = answers.of(device).and_then(|answer| answer.as_ref().ok());
     let newest = answers.newest().map_or(0, |state| state.epoch.0);
     let why = match report {
         Some(Report { waits: Some(why), .. }) => why.clone(),
@@ -316,11 +316,12 @@ fn lost_with(
     state: &ArrayState,
     device: DeviceId,
 ) -> Vec<DeviceId> {
-    let is_lost = |other: &DeviceId| match answers.voters.get(usize::from(other.0)) {
+    let is_lost = |other: &DeviceId| match answers.of(*other) {
         Some(Ok(report)) => !report.in_service,
         _ => true,
     };
-    file.layout.beside(device).filter(|other| !state.is_failed(*other) && is_lost(other)).collect()
+    let beside = file.layout.grown(state).beside(device);
+    beside.filter(|other| !state.is_failed(*other) && is_lost(other)).collect()
 }
 
 /// Has the array go on without a device, and without the others that are lost with it.
@@ -341,11 +342,18 @@ fn give_up(
     array.change(state.without_at_a_loss(device)).or_fail(Code::Failed)
 }
 
-fn existing(args: &RebuildArgs, devices: u16) -> Result<DeviceId, Failure> {
-    if args.id < devices {
+fn existing(args: &RebuildArgs, array: &Array) -> Result<DeviceId, Failure> {
+    let layout = array.layout();
+    if layout.group(DeviceId(args.id)).is_some() {
         return Ok(DeviceId(args.id));
     }
-    let what = format!("--id {}: the array has devices 0 to {}", args.id, devices - 1);
+    array.leave(FAREWELL);
+    let later = |group: lockify_array::AddedGroup| {
+        format!(", {} to {}", group.first.0, group.first.0 + layout.group_size() - 1)
+    };
+    let later: String = layout.added.iter().map(later).collect();
+    let last = layout.devices() - 1;
+    let what = format!("--id {}: the array has devices 0 to {last}{later}", args.id);
     Err(Failure::new(Code::Unreadable, what))
 }
 

@@ -7,6 +7,7 @@ mod array_examine;
 mod array_exclusive;
 mod array_fencing;
 mod array_full_disks;
+mod array_groups;
 mod array_grow;
 mod array_keys;
 mod array_losses;

@@ -3,10 +3,11 @@
 //! any task again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, LockChange, OpError, Term,
-    Work,
+    AddedGroup, ArrayState, Change, Condition, DeviceId, Group, HostAnswer, Layout, Life,
+    LockChange, Member, OpError, Term, Work,
 };
 use lockify_sim::Nanos;
 
@@ -29,15 +30,17 @@ pub enum Repair {
     Check(u64),
     /// Repair a stripe with a block that its medium does not return, whatever is lost.
     Settle(u64),
-    /// Have the array grow from so many stripes to so many ([`ArrayState::stripes`]).
-    Grow(u64, u64),
+    /// Have the array grow from so many stripes ([`ArrayState::stripes`]), with so many groups that it has got, to so many stripes.
+    Grow(u64, usize, u64),
+    /// Have it get the group that begins with this device, when it has so many stripes ([`ArrayState::stripes`]).
+    Add(u64, AddedGroup),
     /// Agree on a change of the lock servers. They ask again by themselves.
     Locks(LockChange),
 }
 
 impl Repair {
-    /// The piece of work.
-    pub fn work(self) -> Work {
+    /// The piece of work, in an array with groups of this size.
+    pub fn work(self, group_size: u16) -> Work {
         match self {
             Repair::Fence(life) => Work::Fence { life },
             Repair::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
@@ -49,8 +52,15 @@ impl Repair {
             }
             Repair::Check(stripe) => Work::Scrub { stripe, repair: true },
             Repair::Settle(stripe) => Work::AcceptLoss { stripe },
-            Repair::Grow(after, stripes) => {
-                Work::Change { change: Change::Grow { after, stripes } }
+            Repair::Grow(after, groups, stripes) => {
+                Work::Change { change: Change::Grow { after, groups, stripes } }
+            }
+            Repair::Add(after, AddedGroup { from, first }) => {
+                let address = |device: u16| format!("device-{device}:1");
+                let member = |device| Member { address: address(device), node: 0 };
+                let members = (first.0..first.0 + group_size).map(member).collect();
+                let group = Group { from, first, members };
+                Work::Change { change: Change::Add { after, group } }
             }
             Repair::Locks(change) => Work::Change { change: Change::Locks(change) },
         }
@@ -61,6 +71,8 @@ impl Repair {
 #[derive(Debug)]
 pub struct Caretaker {
     layout: Layout,
+    /// Those who only vote.
+    witnesses: Range<u16>,
     detection: Nanos,
     /// The newest state that a host has told.
     state: ArrayState,
@@ -91,9 +103,10 @@ pub struct Caretaker {
 
 impl Caretaker {
     /// All is well.
-    pub fn new(layout: Layout, state: ArrayState, detection: Nanos) -> Caretaker {
+    pub fn new(layout: Layout, voters: u16, state: ArrayState, detection: Nanos) -> Caretaker {
         Caretaker {
             layout,
+            witnesses: layout.devices()..voters,
             detection,
             state,
             dead: BTreeMap::new(),
@@ -142,7 +155,7 @@ impl Caretaker {
 
     /// A device has stopped.
     pub fn device_stopped(&mut self, at: Nanos, device: DeviceId) {
-        if device.0 < self.layout.devices() {
+        if !self.witnesses.contains(&device.0) {
             self.down.entry(device).or_insert(at);
         }
     }
@@ -173,7 +186,7 @@ impl Caretaker {
         old: impl Fn(DeviceId) -> bool,
     ) -> Vec<Repair> {
         let mut due = Vec::new();
-        for device in (0..self.layout.devices()).map(DeviceId) {
+        for device in self.layout.all_devices() {
             if settled(device) {
                 self.unsettled.remove(&device);
             } else if !self.down.contains_key(&device) {
@@ -182,10 +195,9 @@ impl Caretaker {
         }
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
-        for (index, condition) in (0..self.layout.devices()).zip(&self.state.devices) {
-            let device = DeviceId(index);
+        for (device, condition) in self.state.conditions() {
             let since = self.down.get(&device);
-            due.extend(match *condition {
+            due.extend(match condition {
                 Condition::Good => {
                     let late = since.is_some_and(|since| since + self.detection <= at);
                     let beside = self.is_settled_beside(device, &settled);
@@ -266,6 +278,7 @@ impl Caretaker {
                 | Repair::Check(_)
                 | Repair::Settle(_)
                 | Repair::Grow(..)
+                | Repair::Add(..)
                 | Repair::Locks(_)
         ));
         self.again.remove(&repair);
@@ -288,6 +301,7 @@ impl Caretaker {
             | Repair::Check(_)
             | Repair::Settle(_)
             | Repair::Grow(..)
+            | Repair::Add(..)
             | Repair::Locks(_) => {}
         }
     }

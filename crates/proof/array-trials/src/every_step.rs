@@ -149,6 +149,7 @@ pub fn scenario(scheme: Scheme, faults: Faults, victim: Victim) -> Scenario {
         unit: 1,
         block_size: BLOCK_SIZE,
         stripes: 2,
+        added: Default::default(),
     };
     Scenario {
         seed: 5,

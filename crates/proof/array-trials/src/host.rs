@@ -258,7 +258,7 @@ impl Node {
         let places = setting.places;
         match places.role(cx.id()) {
             Role::Device(device) => {
-                let shape = setting.shape();
+                let shape = setting.shape(device);
                 let first = || BadSectors::of(device, &setting.bad_sectors);
                 let bad = self.bad.take().unwrap_or_else(first);
                 self.medium = Some(Medium::boot(shape, bad, cx));
@@ -283,7 +283,7 @@ impl Node {
                 let life = Life { host, incarnation: cx.incarnation().into() };
                 let state = ArrayState::new(setting.layout.devices());
                 let mut config = HostConfig::new(life, setting.scheme, setting.layout, state);
-                config.witnesses = places.devices - setting.layout.devices();
+                config.witnesses = places.voters - setting.layout.devices();
                 (setting.host)(&mut config);
                 self.started(Hosted::Host(Box::new(ArrayHost::new(config))), cx);
                 for peer in places.all_devices().chain(places.all_servers()) {
@@ -298,7 +298,7 @@ impl Node {
         // Unique among its starts.
         let random = now.rotate_left(20) ^ u64::from(id.0);
         #[cfg_attr(not(feature = "mutations"), allow(unused_mut))]
-        let mut config = ReplicaConfig::new(id, places.devices, server, random);
+        let mut config = ReplicaConfig::new(id, places.voters, server, random);
         #[cfg(feature = "mutations")]
         {
             config.mutation = self.setting.server_mutation;
@@ -308,7 +308,7 @@ impl Node {
             Err(error) => return cx.note(Note::Failed(error.to_string())),
         }
         let below = places.all_servers().take(usize::from(id.0));
-        places.all_devices().chain(below).for_each(|peer| cx.connect(peer));
+        places.all_voters().chain(below).for_each(|peer| cx.connect(peer));
     }
 
     /// A device has read its record.
@@ -316,7 +316,7 @@ impl Node {
         let setting = &self.setting;
         let Role::Device(id) = setting.places.role(cx.id()) else { return };
         let mut config = DeviceConfig::new(id, setting.scheme, setting.layout);
-        config.voters = setting.places.devices;
+        config.voters = setting.places.voters;
         (setting.device)(&mut config);
         let state = ArrayState::new(setting.layout.devices());
         // Unique among its starts; a drawn one would change every seed's run.
@@ -761,7 +761,8 @@ impl Machine for Node {
 /// A simulated array: all nodes have joined, and nothing has run yet.
 pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
     let places = setting.places;
-    let disks = setting.shape().disks(&setting.disk);
+    let devices = (0..places.devices).map(DeviceId);
+    let disks: Vec<_> = devices.map(|device| setting.shape(device).disks(&setting.disk)).collect();
     let config = Config {
         network: setting.network.clone(),
         trace_lines: setting.trace_lines,
@@ -787,10 +788,10 @@ pub fn cluster(seed: u64, setting: Setting) -> Sim<Node> {
         latest: 0,
         lives: BTreeMap::new(),
     });
-    for _ in 0..u32::from(places.devices) {
+    for of_device in disks {
         let node = sim.join();
-        for disk in &disks {
-            sim.add_disk(node, disk.clone());
+        for disk in of_device {
+            sim.add_disk(node, disk);
         }
     }
     sim.join_many((u32::from(places.servers) + places.hosts) as usize);

@@ -45,11 +45,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// That of a device of an array.
-    pub fn new(layout: &Layout, sectors_per_block: usize) -> Shape {
+    /// That of a device of an array. One that only votes has as many blocks as others, and uses none.
+    pub fn new(layout: &Layout, device: DeviceId, sectors_per_block: usize) -> Shape {
+        let blocks = match layout.group(device) {
+            Some(_) => layout.blocks_on(device),
+            None => layout.device_blocks(),
+        };
         Shape {
             block_size: layout.block_size as usize,
-            blocks: layout.device_blocks(),
+            blocks,
             sectors_per_block: sectors_per_block.max(1),
         }
     }

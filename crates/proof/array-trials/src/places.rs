@@ -6,8 +6,10 @@ use lockify_sim::NodeId;
 /// Which node is what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// Devices, with those that only vote.
+    /// Devices, with those that only vote, and those of groups that the array gets later.
     pub devices: u16,
+    /// Those of them that vote: the first ones. Devices of groups that come later do not.
+    pub voters: u16,
     /// The number of lock servers.
     pub servers: u16,
     /// The number of hosts.
@@ -59,6 +61,11 @@ impl Places {
     /// All nodes that are devices.
     pub fn all_devices(self) -> impl Iterator<Item = NodeId> {
         (0..u32::from(self.devices)).map(NodeId)
+    }
+
+    /// All nodes that are devices that vote.
+    pub fn all_voters(self) -> impl Iterator<Item = NodeId> {
+        (0..u32::from(self.voters)).map(NodeId)
     }
 
     /// All nodes that are lock servers.

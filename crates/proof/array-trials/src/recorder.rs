@@ -32,7 +32,9 @@ impl Recorder {
         };
         let Layout { data, groups, unit, block_size, stripes, .. } = *layout;
         let sectors = block_size / content::SECTOR_SIZE;
-        let array = array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors };
+        let later = array::LaterGroups::default();
+        let array =
+            array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors, later };
         let mut recorder = Recorder {
             checker: Checker::new(),
             events: Vec::new(),
@@ -49,6 +51,16 @@ impl Recorder {
         let event = Event::new(at, kind);
         self.checker.observe(&event);
         self.events.push(event);
+    }
+
+    /// The array is laid out in this way from now on.
+    pub fn grown(&mut self, at: Nanos, layout: &Layout) {
+        let later = |group: lockify_array::AddedGroup| array::LaterGroup {
+            from: group.from,
+            first: group.first.0,
+        };
+        let groups = layout.added.iter().map(later).collect();
+        self.note(at, Kind::Grown { stripes: layout.stripes, groups });
     }
 
     /// A host is asked to read.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use lockify_array::{DeviceId, Layout, Redundancy, Scheme, ServerId, Time};
+use lockify_array::{AddedGroup, DeviceId, Layout, Redundancy, Scheme, ServerId, Time};
 use lockify_sim::{
     Delay, DiskConfig, Fault, FaultKind, FaultMix, FaultPlan, LinkProfile, MICROSECOND,
     MILLISECOND, Nanos, NetworkConfig, NodeId, Random,
@@ -94,6 +94,15 @@ impl Outage {
     }
 }
 
+/// One way in which an array grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// By larger media, to so many stripes.
+    Stripes(u64),
+    /// By another group of devices, which has no stripes at first.
+    Group,
+}
+
 /// Everything about one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -146,8 +155,8 @@ pub struct Scenario {
     pub flushes: Option<f64>,
     /// When all devices lose their power at once, if they do.
     pub blackout: Option<Nanos>,
-    /// When the array is to grow, and to how many stripes, if it is.
-    pub growth: Option<(Nanos, u64)>,
+    /// When the array is to grow, and how, if it is.
+    pub growth: Option<(Nanos, Vec<Growth>)>,
     /// The faults of several lock servers, if there are several.
     pub succession: Option<Succession>,
     /// The choices that the schemes leave open.
@@ -183,6 +192,7 @@ impl Scenario {
             unit: random.random_range(1..=3),
             block_size: BLOCK_SIZE,
             stripes: random.random_range(1..=5),
+            added: Default::default(),
         };
         let per_stripe = u64::from(layout.data) * u64::from(layout.unit);
         let latency = random.random_range(20..200) * MICROSECOND;
@@ -276,7 +286,38 @@ impl Scenario {
         }
         let mut random = Random::seed_from_u64(self.seed ^ 0x06f0_3714);
         let at = random.random_range(START..self.quiet_at);
-        self.growth = Some((at, self.layout.stripes + random.random_range(1..=5)));
+        let mut stripes = self.layout.stripes;
+        let mut more = |random: &mut Random| {
+            stripes += random.random_range(1..=5);
+            Growth::Stripes(stripes)
+        };
+        let first = more(&mut random);
+        // Half of the runs have only that. In the others a group comes, before that or behind; and maybe another one, or more of it.
+        let steps = match random.random_range(0..6) {
+            0..3 => vec![first],
+            3 => vec![Growth::Group, first],
+            4 => vec![first, Growth::Group, more(&mut random), Growth::Group, more(&mut random)],
+            _ => vec![Growth::Group, first, more(&mut random)],
+        };
+        self.growth = Some((at, steps));
+    }
+
+    /// The array when it has grown.
+    pub fn grown(&self) -> Layout {
+        let steps = self.growth.iter().flat_map(|(_, steps)| steps);
+        steps.fold(self.layout, |layout, step| match *step {
+            Growth::Stripes(stripes) => Layout { stripes, ..layout },
+            Growth::Group => {
+                let added = layout.added.iter().chain([self.next_group(&layout)]).collect();
+                Layout { added, ..layout }
+            }
+        })
+    }
+
+    /// The group that comes next.
+    pub fn next_group(&self, layout: &Layout) -> AddedGroup {
+        let behind = layout.added.last().map(|last| last.first.0 + layout.group_size());
+        AddedGroup { from: layout.stripes, first: DeviceId(behind.unwrap_or(self.devices)) }
     }
 
     /// Two runs in three have writes of less than a block, but for those with caches or an older copy: there they show known
@@ -323,8 +364,10 @@ impl Scenario {
     /// The array that it is about.
     pub fn setting(&self, trace_lines: usize) -> Setting {
         let mut setting = Setting::new(self.layout, self.scheme, self.hosts);
-        setting.places = Places { devices: self.devices, ..setting.places };
-        setting.room = self.growth.map_or(self.layout.stripes, |(_, stripes)| stripes);
+        setting.room = self.grown();
+        let added = setting.room.all_devices().count() as u16 - self.layout.devices();
+        let (voters, devices) = (self.devices, self.devices + added);
+        setting.places = Places { devices, voters, ..setting.places };
         if let Some(succession) = &self.succession {
             setting.places.servers = succession.servers;
             setting.server = Rc::new(|server| server.lease = LEASE);

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use lockify_array::{DeviceConfig, HostConfig, Layout, Scheme, ServerConfig};
+use lockify_array::{DeviceConfig, DeviceId, HostConfig, Layout, Scheme, ServerConfig};
 use lockify_sim::{Delay, DiskConfig, NetworkConfig};
 
 use crate::medium::{BadSector, Shape};
@@ -52,8 +52,8 @@ pub type Tune<C> = Rc<dyn Fn(&mut C)>;
 pub struct Setting {
     /// How the array is laid out.
     pub layout: Layout,
-    /// For how many stripes media have room.
-    pub room: u64,
+    /// The array as large as it is to become: media have room for that.
+    pub room: Layout,
     /// How operations are kept apart.
     pub scheme: Scheme,
     /// Which node is what. Devices behind those of the layout only vote.
@@ -92,20 +92,20 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The shape of the devices' media.
-    pub(crate) fn shape(&self) -> Shape {
-        let layout = Layout { stripes: self.room, ..self.layout };
-        Shape::new(&layout, self.sectors_per_block)
+    /// The shape of a device's medium.
+    pub(crate) fn shape(&self, device: DeviceId) -> Shape {
+        Shape::new(&self.room, device, self.sectors_per_block)
     }
 
     /// An array whose disks, network and processors take no time to speak of; for everything that is not about speed.
     pub fn new(layout: Layout, scheme: Scheme, hosts: u32) -> Setting {
         Setting {
             layout,
-            room: layout.stripes,
+            room: layout,
             scheme,
             places: Places {
                 devices: layout.devices(),
+                voters: layout.devices(),
                 servers: u16::from(scheme.has_server()),
                 hosts,
             },

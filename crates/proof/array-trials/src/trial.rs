@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Life, LockChange, OpError, Span, Ticket,
-    Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, LockChange, OpError, Span,
+    Ticket, Work,
 };
 use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
@@ -20,7 +20,7 @@ use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
 use crate::medium::DISKS;
 use crate::places::{Places, Role};
 use crate::recorder::{Recorder, by};
-use crate::scenario::Scenario;
+use crate::scenario::{Growth, Scenario};
 
 /// By then, after the end of all faults, everything must be done.
 const PATIENCE: Nanos = 60 * SECOND;
@@ -158,8 +158,8 @@ pub struct Trial<'a> {
     /// Operations given to each host, in all its lives.
     issued: BTreeMap<NodeId, u32>,
     timed: BTreeMap<u64, Timed>,
-    /// How many stripes the array has, as far as the history tells.
-    stripes: u64,
+    /// How the array is laid out, as far as the history tells.
+    layout: Layout,
     /// A device's medium as it was once.
     old_copy: Option<OldCopy>,
     /// The life of the last host that could read when all was quiet.
@@ -184,7 +184,7 @@ impl<'a> Trial<'a> {
             places,
             sim,
             recorder: Recorder::new(&scenario.layout, scenario.scheme, scenario.flushes.is_some()),
-            caretaker: Caretaker::new(scenario.layout, state, scenario.detection),
+            caretaker: Caretaker::new(scenario.layout, places.voters, state, scenario.detection),
             random: Random::seed_from_u64(scenario.seed ^ 0x0a11_0c8e),
             patching: Random::seed_from_u64(scenario.seed ^ 0x0512_b17e),
             next_ticket: 1,
@@ -194,7 +194,7 @@ impl<'a> Trial<'a> {
             working: BTreeMap::new(),
             issued: BTreeMap::new(),
             timed: BTreeMap::new(),
-            stripes: scenario.layout.stripes,
+            layout: scenario.layout,
             old_copy: None,
             probed: None,
             given_up: BTreeMap::new(),
@@ -365,9 +365,9 @@ impl<'a> Trial<'a> {
             }
             (_, Note::State(state)) => {
                 self.caretaker.learn(&state);
-                let stripes = self.caretaker.layout().stripes;
-                if std::mem::replace(&mut self.stripes, stripes) != stripes {
-                    self.recorder.note(at, Kind::Grown { stripes });
+                let layout = *self.caretaker.layout();
+                if std::mem::replace(&mut self.layout, layout) != layout {
+                    self.recorder.grown(at, &layout);
                 }
             }
             (_, Note::Suspect(life) | Note::Silent(life)) => self.taken_for_dead(at, life),
@@ -394,7 +394,8 @@ impl<'a> Trial<'a> {
             return;
         }
         let node = running[self.random.random_range(0..running.len())];
-        self.repair(at, node, repair.work(), Asked::Repair(repair));
+        let work = repair.work(self.scenario.layout.group_size());
+        self.repair(at, node, work, Asked::Repair(repair));
     }
 
     /// A host was silent for too long: it is fenced, and has to start again when it notices.
@@ -781,7 +782,8 @@ impl<'a> Trial<'a> {
         due.extend(wanted.filter(|repair| self.caretaker.begins(at, *repair)));
         for repair in due {
             let node = running[self.random.random_range(0..running.len())];
-            self.repair(at, node, repair.work(), Asked::Repair(repair));
+            let work = repair.work(self.scenario.layout.group_size());
+            self.repair(at, node, work, Asked::Repair(repair));
         }
         let quiet = at > self.scenario.quiet_at
             && self.old_copy.is_none()
@@ -815,9 +817,20 @@ impl<'a> Trial<'a> {
 
     /// That the array is to grow, until it has.
     fn growth(&self, at: Nanos) -> Option<Repair> {
-        let (_, stripes) = self.scenario.growth.filter(|(from, _)| *from <= at)?;
-        let now = self.caretaker.state().stripes;
-        (now != stripes).then_some(Repair::Grow(now, stripes))
+        let (_, steps) = self.scenario.growth.as_ref().filter(|(from, _)| *from <= at)?;
+        let (now, layout) = (self.caretaker.state().stripes, self.caretaker.layout());
+        let mut groups = 0;
+        let next = steps.iter().find(|step| match **step {
+            Growth::Stripes(stripes) => layout.stripes < stripes,
+            Growth::Group => {
+                groups += 1;
+                layout.added.iter().count() < groups
+            }
+        })?;
+        Some(match *next {
+            Growth::Stripes(stripes) => Repair::Grow(now, layout.added.iter().count(), stripes),
+            Growth::Group => Repair::Add(now, self.scenario.next_group(layout)),
+        })
     }
 
     /// A backup copies a device's medium, whether its process runs or not.
@@ -866,8 +879,8 @@ impl<'a> Trial<'a> {
     fn replace_media(&mut self, at: Nanos) {
         let is_out = |node: NodeId| match self.places.role(node) {
             Role::Device(device) => {
-                let condition = self.caretaker.state().devices.get(usize::from(device.0));
-                condition.is_none_or(|condition| *condition != Condition::Good)
+                let condition = self.caretaker.state().condition(device);
+                condition.is_none_or(|condition| condition != Condition::Good)
             }
             _ => true,
         };
@@ -888,8 +901,8 @@ impl<'a> Trial<'a> {
             return Vec::new();
         }
         let layout = self.caretaker.layout();
-        let devices = (0..layout.devices()).map(DeviceId);
-        let running = devices
+        let running = layout
+            .all_devices()
             .filter_map(|device| Some((device, self.sim.running(self.places.device(device))?)));
         let failing = running.flat_map(|(device, machine)| {
             let stripes = machine.failing().into_iter();
@@ -1026,8 +1039,8 @@ impl<'a> Trial<'a> {
         } else if self.scenario.losses && self.lost.is_none() {
             return self.lose(at);
         } else {
-            let devices = 0..self.scenario.layout.devices();
-            let nodes = devices.map(|device| self.places.device(DeviceId(device))).collect();
+            let devices = self.caretaker.layout().all_devices();
+            let nodes = devices.map(|device| self.places.device(device)).collect();
             self.end = End::Dump(nodes);
             if let End::Dump(nodes) = &self.end {
                 for node in nodes.clone() {

@@ -115,6 +115,7 @@ pub fn layout(devices: u16) -> Option<Layout> {
         unit: 1,
         block_size: BLOCK_BYTES,
         stripes: UNITS_PER_DEVICE * u64::from(groups),
+        added: Default::default(),
     };
     (layout.check().is_ok() && layout.devices() == devices).then_some(layout)
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Agree, Agreed, Ballot};
-use crate::{ArrayState, Epoch};
+use crate::{ArrayState, Epoch, Group};
 
 /// The state of a voter, which it keeps durably.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,6 +36,22 @@ impl Acceptor {
 
     pub fn state(&self) -> &ArrayState {
         &self.state
+    }
+
+    /// The groups of both states, which are not serialized with them.
+    pub fn groups(&self) -> (Vec<Group>, Vec<Group>) {
+        let accepted = self.accepted.as_ref().map(|(_, state)| state.added.clone());
+        (self.state.added.clone(), accepted.unwrap_or_default())
+    }
+
+    /// With the groups that [`Acceptor::groups`] has given.
+    pub fn with_groups(self, (own, accepted): (Vec<Group>, Vec<Group>)) -> Acceptor {
+        let vote = self.accepted;
+        Acceptor {
+            state: self.state.with_groups(own),
+            promised: self.promised,
+            accepted: vote.map(|(ballot, state)| (ballot, state.with_groups(accepted))),
+        }
     }
 
     /// A state that has been chosen. Returns whether it is news, and then has to be saved.

@@ -69,7 +69,7 @@ impl Proposer {
     /// A new attempt: at first, after a back-off, or when too many voters have not answered in time.
     pub fn again(&mut self) -> Step {
         self.phase = Phase::Idle;
-        match self.state.changed(self.change) {
+        match self.state.changed(self.change.clone()) {
             Err(why) => Step::Refused(why),
             Ok(None) => Step::Chosen(self.state.clone()),
             Ok(Some(next)) => {
@@ -160,7 +160,7 @@ impl Proposer {
                 // after it.
                 let next = match best {
                     Some((_, state)) => state,
-                    None => match self.state.changed(self.change) {
+                    None => match self.state.changed(self.change.clone()) {
                         Ok(Some(next)) => next,
                         _ => return Some(self.again()),
                     },
@@ -171,7 +171,7 @@ impl Proposer {
             Phase::Accepting(state) => {
                 self.state = state;
                 self.waited = false;
-                match self.state.changed(self.change) {
+                match self.state.changed(self.change.clone()) {
                     Ok(None) => Some(Step::Chosen(self.state.clone())),
                     _ => Some(self.again()),
                 }

@@ -256,9 +256,9 @@ fn attach(after: u64, by: u64) -> Change {
 fn hosts_that_attach_at_the_same_time_get_different_numbers() {
     let state = ArrayState::new(3);
     let (one, other) = (attach(0, 7), attach(0, 8));
-    let first = state.changed(one).unwrap().unwrap();
+    let first = state.changed(one.clone()).unwrap().unwrap();
     assert_eq!((first.hosts, first.since), (1, state.since));
-    assert_eq!(first.changed(one), Ok(None));
+    assert_eq!(first.changed(one.clone()), Ok(None));
     assert!(first.changed(other).is_err());
     let second = first.changed(attach(1, 8)).unwrap().unwrap();
     assert_eq!(second.hosts, 2);

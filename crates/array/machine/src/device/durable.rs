@@ -23,7 +23,7 @@ use super::record::Record;
 use crate::message::{Answer, Call};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::{Condition, Extent, Time};
+use crate::{Extent, Time};
 
 /// A flush of the disk.
 #[derive(Debug)]
@@ -86,8 +86,8 @@ impl Device {
 
     /// The writes that a flush makes durable which begins now.
     fn covered_by_flush(&self, newest: Time) -> Option<Covered> {
-        let own = self.record.state().devices.get(usize::from(self.config.id.0));
-        let is_whole = own == Some(&Condition::Good) && self.readmission.is_over();
+        let is_good = self.record.state().is_good(self.config.id);
+        let is_whole = is_good && self.readmission.is_over();
         if self.config.durable || !is_whole || self.suspects().next().is_some() {
             return None;
         }

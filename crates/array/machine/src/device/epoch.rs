@@ -147,16 +147,15 @@ impl Device {
 
     /// Continues by a newer state, which the caller saves. Returns false if it is of another array.
     fn adopt(&mut self, now: Time, state: ArrayState, effects: &mut Vec<Effect>) -> bool {
-        let own = usize::from(self.config.id.0);
-        let before = self.record.state().devices.get(own).copied();
+        let before = self.record.state().condition(self.config.id);
         let served = self.is_let_in();
         if !self.record.acceptor.install(&state) {
             return false;
         }
         self.record.learn_key(self.config.id);
-        let now_is = state.devices.get(own).copied();
+        let now_is = state.condition(self.config.id);
         self.config.layout = self.config.layout.grown(&state);
-        self.suspects.grow(self.config.layout.stripes);
+        self.suspects.grow(self.config.layout);
         self.output.push_back(DeviceOutput::State(state));
         if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
             // Hosts continue without this device, and will not cancel their state here.

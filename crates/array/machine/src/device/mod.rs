@@ -76,7 +76,7 @@ pub struct DeviceConfig {
     pub id: DeviceId,
     /// How the array is laid out.
     pub layout: Layout,
-    /// How many agree on the array's state: all devices, and witnesses.
+    /// How many agree on the array's state: the devices that it was made with, and witnesses.
     pub voters: u16,
     /// How hosts keep out of each other's way.
     pub scheme: Scheme,

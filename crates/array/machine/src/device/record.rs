@@ -9,7 +9,9 @@ use super::DeviceBoot;
 use super::covered::Covered;
 use super::fence::Fences;
 use crate::agreement::{Acceptor, Ballot};
-use crate::{ArrayState, Condition, DeviceId, Epoch, Life, LockService, Node, NodeName, Nodes};
+use crate::{
+    ArrayState, Condition, DeviceId, Epoch, Group, Life, LockService, Node, NodeName, Nodes,
+};
 
 /// A device's record makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,8 +29,14 @@ const THIRD: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 /// [`Condition`] has got variants since, behind the former ones. So this release reads earlier records of this format. An earlier
 /// release refuses a record with such a variant.
 const FOURTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
-/// Begins a record of the format with [`ArrayState::locks`] and [`ArrayState::stripes`].
+/// Begins a record of the format with [`ArrayState::locks`] and [`ArrayState::stripes`]. A record without added groups still has it,
+/// so that an earlier release reads it.
 const FIFTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc];
+/// Begins a record with added groups: [`ArrayState::added`] of its states stand in front of the rest, which has the former format.
+const SIXTH: [u8; 11] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfb];
+
+/// The groups of the states of a record: of the one that was chosen, and of the one that the device has accepted.
+type RecordGroups = (Vec<Group>, Vec<Group>);
 
 /// The state that a device keeps durably beside its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,13 +89,19 @@ impl Record {
     }
 
     pub(super) fn encode(&self) -> Bytes {
+        let groups: RecordGroups = self.acceptor.groups();
         // Serialization to memory fails only for types that have no length; a record has.
-        Bytes::from(postcard::to_extend(self, FIFTH.to_vec()).unwrap_or_default())
+        let encoded = match groups.0.is_empty() && groups.1.is_empty() {
+            true => postcard::to_extend(self, FIFTH.to_vec()),
+            false => postcard::to_extend(&(groups, self), SIXTH.to_vec()),
+        };
+        Bytes::from(encoded.unwrap_or_default())
     }
 
     /// The version of a record's format.
     pub(super) fn format(bytes: &[u8]) -> u32 {
         match bytes {
+            _ if bytes.starts_with(&SIXTH) => 6,
             _ if bytes.starts_with(&FIFTH) => 5,
             _ if bytes.starts_with(&FOURTH) => 4,
             _ if bytes.starts_with(&THIRD) => 3,
@@ -97,8 +111,12 @@ impl Record {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
-        if let Some(latest) = bytes.strip_prefix(&FIFTH) {
-            return postcard::from_bytes(latest).ok();
+        if let Some(latest) = bytes.strip_prefix(&SIXTH) {
+            let (groups, record) = postcard::from_bytes::<(RecordGroups, Record)>(latest).ok()?;
+            return Some(Record { acceptor: record.acceptor.with_groups(groups), ..record });
+        }
+        if let Some(fifth) = bytes.strip_prefix(&FIFTH) {
+            return postcard::from_bytes(fifth).ok();
         }
         if let Some(fourth) = bytes.strip_prefix(&FOURTH) {
             return postcard::from_bytes::<FourthRecord>(fourth).ok().map(Record::from);
@@ -176,6 +194,7 @@ impl From<FourthState> for ArrayState {
             nodes,
             locks,
             stripes: 0,
+            added: Vec::new(),
         }
     }
 }
@@ -281,7 +300,7 @@ impl From<FirstRecord> for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HostId;
+    use crate::{HostId, Member};
 
     #[test]
     fn a_record_of_an_earlier_release_is_read() {
@@ -384,5 +403,34 @@ mod tests {
         assert_eq!(Record::decode(&THIRD), None);
         assert_eq!(Record::decode(&FOURTH), None);
         assert_eq!(Record::decode(&FIFTH), None);
+        assert_eq!(Record::decode(&SIXTH), None);
+    }
+
+    #[test]
+    fn a_record_has_the_groups_of_both_states() {
+        let group = |from, first| Group {
+            from,
+            first: DeviceId(first),
+            members: vec![Member { address: "disk.example:7100".into(), node: 3 }],
+        };
+        let with = |added: Vec<Group>| ArrayState { added, stripes: 9, ..ArrayState::new(3) };
+        let (one, two) = (with(vec![group(5, 4)]), with(vec![group(5, 4), group(8, 5)]));
+        let boot = DeviceBoot { now: 0, record: None, state: one.clone(), random: 1 };
+        let plain = Record::at_start(DeviceId(0), &boot).unwrap().0;
+        let accepted = |state| Some((Ballot::default(), state));
+        for (state, vote) in [
+            (one.clone(), None),
+            (one.clone(), accepted(two)),
+            (with(Vec::new()), accepted(one.clone())),
+            (one.clone(), accepted(one)),
+        ] {
+            let acceptor = Acceptor::resume(state, Ballot::default(), vote);
+            let record = Record { acceptor, ..plain.clone() };
+            let bytes = record.encode();
+            assert_eq!((Record::format(&bytes), Record::decode(&bytes)), (6, Some(record)));
+        }
+        // Without groups, an earlier release reads it.
+        let acceptor = Acceptor::new(with(Vec::new()));
+        assert_eq!(Record::format(&Record { acceptor, ..plain }.encode()), 5);
     }
 }

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::record::Record;
 use super::{Device, DeviceConfig};
 use crate::message::{Action, Answer, Doubt};
-use crate::{Extent, OpId, Time};
+use crate::{DeviceId, Extent, Layout, OpId, Time};
 
 /// As many passes over a stripe are remembered: more than hosts try at once.
 const MOST_PASSES: usize = 64;
 /// As many stripes are put in order to be checked in the background.
 const NEXT: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Suspects {
     /// Regions that were dirty at the start, without those of which all has been repaired.
     regions: BTreeSet<u64>,
@@ -28,11 +28,9 @@ pub(super) struct Suspects {
     used: BTreeMap<u64, Time>,
     tidied: Time,
     units: u64,
-    groups: u64,
-    /// This device's group.
-    group: u64,
-    /// All of the array.
-    stripes: u64,
+    /// Of the array, as far as this device knows it.
+    layout: Layout,
+    device: DeviceId,
 }
 
 impl Suspects {
@@ -46,23 +44,26 @@ impl Suspects {
         Suspects {
             regions,
             units: config.region_units.max(1),
-            groups: u64::from(config.layout.groups),
-            group: u64::from(config.id.0 / config.layout.group_size()),
-            stripes: config.layout.stripes,
-            ..Suspects::default()
+            layout: config.layout,
+            device: config.id,
+            good: BTreeSet::new(),
+            examined: BTreeMap::new(),
+            used: BTreeMap::new(),
+            tidied: 0,
         }
     }
 
     pub(super) fn region(&self, stripe: u64) -> u64 {
-        stripe / self.groups / self.units
+        self.layout.row(stripe) / self.units
     }
 
     /// The stripes of a region of which this device has a unit.
     fn stripes(&self, region: u64) -> impl Iterator<Item = u64> + use<> {
-        let (groups, group, stripes) = (self.groups, self.group, self.stripes);
+        let (layout, device) = (self.layout, self.device);
         let first = region.saturating_mul(self.units);
-        let rows = first..first.saturating_add(self.units).min(stripes.div_ceil(groups));
-        rows.map(move |row| row * groups + group).filter(move |stripe| *stripe < stripes)
+        let end = layout.rows(device, 0..layout.stripes).end;
+        let rows = first..first.saturating_add(self.units).min(end);
+        rows.map(move |row| layout.stripe_in(device, row))
     }
 
     fn is_suspect(&self, stripe: u64) -> bool {
@@ -77,7 +78,8 @@ impl Suspects {
             let region = self.region(stripe);
             if self.stripes(region).all(|stripe| self.good.contains(&stripe)) {
                 self.regions.remove(&region);
-                self.good.retain(|stripe| *stripe / self.groups / self.units != region);
+                let (layout, units) = (self.layout, self.units);
+                self.good.retain(|stripe| layout.row(*stripe) / units != region);
             }
         }
     }
@@ -93,8 +95,8 @@ impl Suspects {
     }
 
     /// The array has more stripes.
-    pub(super) fn grow(&mut self, stripes: u64) {
-        self.stripes = stripes;
+    pub(super) fn grow(&mut self, layout: Layout) {
+        self.layout = layout;
     }
 
     /// Something is being written in a region.

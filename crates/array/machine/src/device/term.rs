@@ -65,7 +65,7 @@ impl Device {
     }
 
     fn has_blocks(&self) -> bool {
-        usize::from(self.config.id.0) < self.record.state().terms.len()
+        self.record.state().condition(self.config.id).is_some()
     }
 
     /// Returns true if the array has had another medium of this device since, or a newer copy of it. Then its blocks may be

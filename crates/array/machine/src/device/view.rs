@@ -6,7 +6,7 @@ use crate::{ArrayState, Epoch, Life, Time};
 /// The content of a device's record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordView {
-    /// The version of the record's format: 1 to 4.
+    /// The version of the record's format: 1 to 6.
     pub format: u32,
     /// The newest state of the array that the device knows.
     pub state: ArrayState,

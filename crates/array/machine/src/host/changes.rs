@@ -7,6 +7,8 @@ use super::engine::{Phase, Refused, Role, Sibling, Task, Try};
 use super::job::New;
 use super::repair::Wanted;
 use super::{ArrayHost, HostOutput};
+#[cfg(feature = "mutations")]
+use crate::AddedGroup;
 use crate::message::Action;
 use crate::plan;
 use crate::recovery::column::Trace;
@@ -52,6 +54,15 @@ impl ArrayHost {
         }
         let fits = state.since == self.state.since;
         self.config.layout = self.config.layout.grown(&state);
+        #[cfg(feature = "mutations")]
+        if self.mutated(crate::mutation::Mutation::MovesToNewGroup) {
+            let stripes = self.config.layout.stripes;
+            let early = |group: AddedGroup| match group.from < stripes {
+                true => AddedGroup { from: group.from - 1, ..group },
+                false => group,
+            };
+            self.config.layout.added = self.config.layout.added.iter().map(early).collect();
+        }
         self.state = state.clone();
         self.output.push_back(HostOutput::State(state));
         self.learn_term();
@@ -168,8 +179,7 @@ impl ArrayHost {
             for index in part.accesses.clone() {
                 let sibling = &mut this.siblings[index];
                 let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
-                let device = usize::from(this.plan.accesses[index].device.0);
-                let condition = self.state.devices.get(device);
+                let condition = self.state.condition(this.plan.accesses[index].device);
                 let present = condition.is_some_and(|c| !c.is_out());
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
                     // The linkage record names the devices that this write leaves out.

@@ -401,9 +401,8 @@ impl ArrayHost {
     }
 
     pub(super) fn serving_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
-        let conditions = self.state.devices.clone();
-        let serving = conditions.into_iter().enumerate().filter(|(_, c)| !c.is_out());
-        serving.map(|(device, _)| DeviceId(device as u16))
+        let serving = self.state.conditions().filter(|(_, condition)| !condition.is_out());
+        serving.map(|(device, _)| device).collect::<Vec<_>>().into_iter()
     }
 
     /// Which siblings a task has in the array's present state.

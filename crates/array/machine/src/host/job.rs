@@ -621,6 +621,7 @@ mod tests {
             unit: 4,
             block_size: 2,
             stripes: 1,
+            added: Default::default(),
         };
         let whole = Some(0..4);
         let access = |device, unit| {

@@ -505,6 +505,7 @@ mod tests {
             unit: 2,
             block_size: 16,
             stripes: 2,
+            added: Default::default(),
         };
         let device = layout.data(0, 1);
         let failed = ArrayState::new(3).changed(Change::Fail(device, 0)).unwrap().unwrap();
@@ -541,7 +542,15 @@ mod tests {
     #[test]
     fn a_repair_reads_the_old_blocks_of_one_device() {
         let (redundancy, stripes) = (Redundancy::Raid5, 2);
-        let layout = Layout { redundancy, data: 2, groups: 1, unit: 2, block_size: 16, stripes };
+        let layout = Layout {
+            redundancy,
+            data: 2,
+            groups: 1,
+            unit: 2,
+            block_size: 16,
+            stripes,
+            added: Default::default(),
+        };
         let life = Life { host: HostId(1), incarnation: 1 };
         let pass = Pass::after(life, 0, Vec::new(), BTreeSet::new());
         let old = |devices: [Condition; 3]| {

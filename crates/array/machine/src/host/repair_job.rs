@@ -10,7 +10,7 @@ use crate::agreement::{Proposer, Step};
 use crate::message::{Action, Answer};
 use crate::recovery::column::{Rule, Trace};
 use crate::{
-    Agreed, ArrayState, Change, DeviceId, Extent, Header, HostAnswer, HostId, Layout, Life,
+    Agreed, ArrayState, Change, DeviceId, Extent, Group, Header, HostAnswer, HostId, Layout, Life,
     OpError, OpId, Peer, Stamp, Ticket, Time, Work,
 };
 
@@ -128,7 +128,7 @@ impl Gathered {
                     // The larger bound is the safe one: no write above it is missing from the
                     // answers.
                     *known = forgotten.max(*known);
-                    left.forgetful.extend(forgot.then_some(device.0 / layout.group_size()));
+                    left.forgetful.extend(layout.group(device).filter(|_| forgot));
                 }
                 (_, Answer::Fences(lives)) => {
                     for life in lives {
@@ -192,7 +192,7 @@ impl Left {
         for &(device, extent, header) in &self.written {
             let Some(stripe) = layout.stripe_of(device, extent.start) else { continue };
             // The other devices of the group show what a device has forgotten.
-            if self.forgetful.contains(&(device.0 / layout.group_size())) {
+            if layout.group(device).is_some_and(|group| self.forgetful.contains(&group)) {
                 stripes.entry(stripe).or_default();
             }
             if let Some(traces) = stripes.get_mut(&stripe) {
@@ -223,10 +223,10 @@ impl Left {
 impl ArrayHost {
     pub(super) fn run_repair_job(&mut self, now: Time, ticket: Ticket, work: Work) {
         #[cfg(feature = "mutations")]
-        if let Work::Change { change: Change::Grow { stripes, .. } } = work
+        if let Work::Change { change: Change::Grow { stripes, .. } } = &work
             && self.mutated(crate::mutation::Mutation::GrowsUnagreed)
         {
-            self.config.layout.stripes = stripes;
+            self.config.layout.stripes = *stripes;
         }
         let stage = match self.first_stage(&work) {
             Ok(Some(stage)) => Ok(stage),
@@ -256,9 +256,9 @@ impl ArrayHost {
             };
             Ok(Some(RepairStage::Stripe(Pass { onto, ..Pass::over(stripe, repair, rule) })))
         };
-        match *work {
-            Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
-            Work::AcceptLoss { stripe } => whole(stripe, true, Rule::FitParity, None),
+        match work {
+            &Work::Scrub { stripe, repair } => whole(stripe, repair, Rule::Leave, None),
+            &Work::AcceptLoss { stripe } => whole(stripe, true, Rule::FitParity, None),
             Work::Survey { .. } | Work::Change { change: Change::Return(..) }
                 if layout.parities() > 1 =>
             {
@@ -266,13 +266,13 @@ impl ArrayHost {
                 let what = "a device of an array with two parities does not come back with old blocks: rebuild it";
                 Err(OpError::State(what.to_owned()))
             }
-            Work::Survey { device, whole_to, without, stripe } => {
+            &Work::Survey { device, whole_to, without, stripe } => {
                 let stage = whole(stripe, false, Rule::FitParity, None)?;
                 let survey = Survey { device, whole_to, without };
                 self.surveyed(survey, stripe)?;
                 Ok(stage.map(|stage| stage.surveying(survey)))
             }
-            Work::Rebuild { device, stripe } => {
+            &Work::Rebuild { device, stripe } => {
                 match self.state.condition(device) {
                     Some(condition) if condition.is_out() => {
                         Err(OpError::State(format!("{device} is not being rebuilt")))
@@ -283,22 +283,24 @@ impl ArrayHost {
                     None => Err(OpError::State(format!("the array has no device {device}"))),
                 }
             }
-            Work::Fence { life } if life == self.config.life => {
+            &Work::Fence { life } if life == self.config.life => {
                 Err(OpError::State("a host cannot fence itself".to_owned()))
             }
-            Work::Fence { life } => {
+            &Work::Fence { life } => {
                 let (more, known) = (BTreeSet::new(), Known::default());
                 Ok(Some(RepairStage::Fencing { life, asked: life, more, known }))
             }
             // Its device may lose its cache. The others may then miss as much as the redundancy replaces.
-            Work::Change { change: Change::Rebuilt(device, ..) } if !self.config.durable => {
+            &Work::Change { change: Change::Rebuilt(device, ..) } if !self.config.durable => {
                 Ok(Some(RepairStage::Flushing(device)))
             }
             Work::Change { change } => {
-                if let Change::Grow { stripes, .. } = change {
-                    self.may_have(stripes)?;
+                match change {
+                    Change::Grow { stripes, .. } => self.may_have(*stripes)?,
+                    Change::Add { group, .. } => self.may_get(group)?,
+                    _ => {}
                 }
-                Ok(Some(self.proposing(self.next_repair_job + 1, change)))
+                Ok(Some(self.proposing(self.next_repair_job + 1, change.clone())))
             }
             Work::Read { .. } | Work::Write { .. } | Work::Patch { .. } | Work::Flush => Ok(None),
         }
@@ -319,13 +321,35 @@ impl ArrayHost {
             .map_err(|why| OpError::State(format!("{stripes} stripes are too many: {why}")))
     }
 
+    /// Refuses a group that does not fit the layout. Of an older state than the array has by now, the agreement is.
+    fn may_get(&self, group: &Group) -> Result<(), OpError> {
+        if self.state.added.last() == Some(group) {
+            return Ok(());
+        }
+        let layout = &self.config.layout;
+        let behind_voters = layout.devices() + self.config.witnesses;
+        let size = usize::from(layout.group_size());
+        let free = match layout.added.last() {
+            Some(last) => last.first.0.saturating_add(layout.group_size()),
+            None => behind_voters,
+        };
+        if group.members.len() != size || group.first.0 != free || group.from != layout.stripes {
+            return Err(OpError::State(format!(
+                "the next group of this array has {size} devices, from number {free} and stripe {} on; not {} devices, from {} and {} on",
+                layout.stripes,
+                group.members.len(),
+                group.first.0,
+                group.from
+            )));
+        }
+        Ok(())
+    }
+
     /// Refuses a survey of anything but a stripe of two devices of which the first one is out.
     fn surveyed(&self, survey: Survey, stripe: u64) -> Result<(), OpError> {
         let layout = &self.config.layout;
-        let group = u16::try_from(stripe % u64::from(layout.groups)).unwrap_or_default();
-        let is_there = |device: DeviceId| {
-            device.0 < layout.devices() && device.0 / layout.group_size() == group
-        };
+        let group = layout.group_of(stripe);
+        let is_there = |device: DeviceId| layout.group(device) == Some(group);
         let Survey { device, without, .. } = survey;
         let fits = is_there(device) && is_there(without) && device != without;
         match fits && self.state.is_failed(device) {
@@ -652,7 +676,7 @@ impl ArrayHost {
                 let stage = RepairStage::Handing { device: *device, lives };
                 self.next_stage(now, id, stage);
             }
-            RepairStage::Flushing(_) => match job.work {
+            RepairStage::Flushing(_) => match job.work.clone() {
                 Work::Change { change } => {
                     let stage = self.proposing(id, change);
                     self.next_stage(now, id, stage);
@@ -716,8 +740,8 @@ impl ArrayHost {
     }
 
     /// Refuses a failure after which a stripe could not be reconstructed.
-    fn bearable(&self, state: &ArrayState, change: Change) -> Result<(), OpError> {
-        let Change::Fail(device, _) = change else { return Ok(()) };
+    fn bearable(&self, state: &ArrayState, change: &Change) -> Result<(), OpError> {
+        let &Change::Fail(device, _) = change else { return Ok(()) };
         match state.not_whole_beside(&self.config.layout, device) {
             None => Ok(()),
             Some(other) => Err(OpError::Unavailable(format!(
@@ -735,8 +759,8 @@ impl ArrayHost {
         self.tries.remove(&asked);
         match step {
             Step::AskAll(ask) => {
-                if let Work::Change { change } = work
-                    && known.changed(change).is_ok_and(|next| next.is_some())
+                if let Work::Change { change } = &work
+                    && known.changed(change.clone()).is_ok_and(|next| next.is_some())
                     && let Err(error) = self.bearable(&known, change)
                 {
                     return self.over(now, id, Err(error));

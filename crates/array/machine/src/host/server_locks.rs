@@ -607,6 +607,7 @@ mod tests {
             unit: 4,
             block_size: 16,
             stripes: 2,
+            added: Default::default(),
         };
         let access = |read, write| Access {
             device: DeviceId(1),

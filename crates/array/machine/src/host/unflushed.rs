@@ -160,7 +160,7 @@ impl Unflushed {
         starts: &Starts<'_>,
     ) -> Result<Vec<u64>, String> {
         let lost: Vec<DeviceId> =
-            (0..layout.devices()).map(DeviceId).filter(|d| starts.may_have_lost(*d)).collect();
+            layout.all_devices().filter(|d| starts.may_have_lost(*d)).collect();
         if lost.is_empty() {
             return Ok(Vec::new());
         }
@@ -258,7 +258,7 @@ impl ArrayHost {
             Ok(stripes) => {
                 flush.rounds += 1;
                 flush.left = stripes;
-                let all = (0..self.config.layout.devices()).map(DeviceId);
+                let all = self.config.layout.all_devices();
                 flush.checked = all.map(|device| (device, boots.get(&device).copied())).collect();
                 let Some(task) = this.task.take() else { return };
                 self.give_up(now, seq);
@@ -307,7 +307,15 @@ mod tests {
 
     fn layout() -> Layout {
         let redundancy = Redundancy::Raid5;
-        Layout { redundancy, data: 2, groups: 1, unit: 4, block_size: 16, stripes: 1 << 30 }
+        Layout {
+            redundancy,
+            data: 2,
+            groups: 1,
+            unit: 4,
+            block_size: 16,
+            stripes: 1 << 30,
+            added: Default::default(),
+        }
     }
 
     fn note(unflushed: &mut Unflushed, start: u64, count: u64, time: Time, boot: u64) {

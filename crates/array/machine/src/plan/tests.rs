@@ -9,6 +9,7 @@ fn raid5() -> Layout {
         unit: 8,
         block_size: 16,
         stripes: 10,
+        added: Default::default(),
     }
 }
 

@@ -12,7 +12,15 @@ const STRIPE: u64 = 2;
 
 fn layout() -> Layout {
     let data = DATA as u16;
-    Layout { redundancy: Redundancy::Raid5, data, groups: 1, unit: 1, block_size: 4, stripes: 8 }
+    Layout {
+        redundancy: Redundancy::Raid5,
+        data,
+        groups: 1,
+        unit: 1,
+        block_size: 4,
+        stripes: 8,
+        added: Default::default(),
+    }
 }
 
 fn stamp(time: u64) -> Stamp {

@@ -47,7 +47,8 @@ fn read_all(world: &mut World, host: usize) -> Result<Bytes, OpError> {
 }
 
 fn change(world: &mut World, host: usize, change: Change) {
-    assert_eq!(run(world, host, Work::Change { change }), Ok(HostAnswer::Done), "{change:?}");
+    let work = Work::Change { change };
+    assert_eq!(run(world, host, work.clone()), Ok(HostAnswer::Done), "{work:?}");
 }
 
 #[test]

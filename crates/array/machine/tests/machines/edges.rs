@@ -523,7 +523,7 @@ fn leaves_something(mut rig: Rig) {
 fn a_device_that_has_not_heard_of_growth_is_told() {
     let mut rig = Rig::new(Scheme::ZeroOverhead);
     let layout = *rig.device.layout();
-    let grow = Change::Grow { after: 0, stripes: layout.stripes + 1 };
+    let grow = Change::Grow { after: 0, groups: 0, stripes: layout.stripes + 1 };
     let grown = rig.device.state().changed(grow).unwrap().unwrap();
     let behind = Extent { start: layout.unit_start(layout.stripes), count: 1 };
     let mut ask = |seq, epoch, action| {

@@ -6,6 +6,7 @@ mod double;
 mod edges;
 mod fences;
 mod forgotten;
+mod groups;
 mod hidden;
 mod in_part;
 mod interleavings;

@@ -28,6 +28,7 @@ pub fn raid5() -> Layout {
         unit: 2,
         block_size: 16,
         stripes: 6,
+        added: Default::default(),
     }
 }
 
@@ -449,7 +450,7 @@ impl World {
             if self.asked_in.get(&id) != Some(&change) && !self.dead.contains(&id) {
                 self.next_ticket += 1;
                 let ticket = Ticket(self.next_ticket);
-                self.asked_in.insert(id, change);
+                self.asked_in.insert(id, change.clone());
                 self.letting_in.insert(ticket);
                 let now = self.host_now(host);
                 let work = Work::Change { change };

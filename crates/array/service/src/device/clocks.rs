@@ -27,6 +27,11 @@ impl Clocks {
         Clocks { voters, limit, ahead: BTreeMap::new() }
     }
 
+    /// The array has so many devices and witnesses by now.
+    pub fn count(&mut self, voters: usize) {
+        self.voters = voters;
+    }
+
     /// Somebody's clock said `theirs` between two times that are `took` apart, the later of which is `now` here. An answer that
     /// took long says nothing.
     pub fn heard(&mut self, from: DeviceId, theirs: Time, now: Time, took: Time) {
@@ -56,7 +61,7 @@ impl Clocks {
         let mut far: Vec<i64> =
             self.ahead.values().copied().filter(|ahead| !self.is_near(*ahead)).collect();
         far.sort_unstable();
-        ((self.voters - far.len()) * 2 <= self.voters).then(|| -far[far.len() / 2])
+        (self.voters.saturating_sub(far.len()) * 2 <= self.voters).then(|| -far[far.len() / 2])
     }
 
     /// Others whose clocks are wrong, and by how much they are ahead, if this device's clock is right.

@@ -22,6 +22,7 @@ use lockify_trust::Address;
 
 use crate::ArrayFile;
 use crate::clock::monotonic;
+use crate::wire::{Target, Whom};
 
 /// The time limit for finding out that a process of this machine is gone. The answer comes at once or not at all.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,6 +55,9 @@ pub(super) enum Order {
         result: Result<(), String>,
     },
 }
+
+/// The beginning of an added device's address in the log. It tells these from nodes that the array's file has lost.
+const ADDED: &str = "added device ";
 
 /// The request of this device itself: the log takes over the content of the array's file.
 const OWN: u64 = u64::MAX;
@@ -119,6 +123,20 @@ impl Members {
     /// The number by which others know this device's connections: its life, or a random number before it has one.
     pub fn life(&self) -> u64 {
         self.service.identity()
+    }
+
+    /// The array has got devices. They are members as the others are, and have no vote in the log.
+    pub fn added(&mut self, targets: &[Target]) {
+        for Target { whom, address, .. } in targets {
+            let Whom::Device(id) = *whom else { continue };
+            self.nodes
+                .entry(node(id))
+                .or_insert_with(|| NodeEntry { address: format!("{ADDED}{}", id.0), voter: false });
+            let known = self.addresses.insert(id, address.clone()).is_some();
+            if !known && id != self.me {
+                self.missing.insert(id, Instant::now());
+            }
+        }
     }
 
     /// There is a connection to another device.
@@ -203,8 +221,12 @@ impl Members {
         }
         let new = self.nodes.iter().find(|(node, _)| !state.nodes.contains_key(node));
         let join = new.map(|(&node, entry)| Request::Join { node, entry: entry.clone() });
-        let gone = || state.nodes.keys().find(|node| !self.nodes.contains_key(node));
-        join.or_else(|| gone().map(|&node| Request::Leave { node }))
+        // Others may know of an added device first.
+        let is_gone = |(node, entry): &(&NodeId, &NodeEntry)| {
+            !self.nodes.contains_key(node) && !entry.address.starts_with(ADDED)
+        };
+        let gone = || state.nodes.iter().find(is_gone);
+        join.or_else(|| gone().map(|(&node, _)| Request::Leave { node }))
     }
 
     fn note_missing(&mut self) {
@@ -438,7 +460,15 @@ mod tests {
     use crate::{ArrayId, BLOCK, DeviceEntry, Durability, SECTOR, Timing};
 
     fn array(redundancy: Redundancy, data: u16, groups: u16, witnesses: u16) -> ArrayFile {
-        let layout = Layout { redundancy, data, groups, unit: 4, block_size: BLOCK, stripes: 100 };
+        let layout = Layout {
+            redundancy,
+            data,
+            groups,
+            unit: 4,
+            block_size: BLOCK,
+            stripes: 100,
+            added: Default::default(),
+        };
         let entry = DeviceEntry::local;
         ArrayFile {
             spoken: crate::SPOKEN,
@@ -452,6 +482,7 @@ mod tests {
             witnesses: (layout.devices()..).take(witnesses.into()).map(entry).collect(),
             lock_server: None,
             standbys: Vec::new(),
+            added: Vec::new(),
         }
     }
 

@@ -83,6 +83,15 @@ pub enum ServeError {
         /// The node of this process.
         node: u32,
     },
+    /// The array has got a group of devices, and the file has other witnesses than before that.
+    #[error(
+        "the array has got devices from number {first} on, and the array's file does not have {first} devices and witnesses in front \
+         of them: the number of witnesses stays as it was when they came"
+    )]
+    OtherWitnesses {
+        /// The first device that came later.
+        first: u16,
+    },
     /// A witness with a spare.
     #[error(
         "witness {id} needs no spare: it has no blocks to rebuild; --spare is for devices 0 to {last}"
@@ -150,10 +159,11 @@ impl Server {
     /// [`ServeError`].
     pub fn start(file: &ArrayFile, serving: &Serving) -> Result<Server, ServeError> {
         let id = serving.device.0;
-        let last = file.voters().last().map_or(0, |entry| entry.id);
-        let entry = file.voter(serving.device).ok_or(ServeError::NoDevice { id, last })?;
+        let last = file.voters().chain(&file.added).last().map_or(0, |entry| entry.id);
+        let entry = file.entry(serving.device).ok_or(ServeError::NoDevice { id, last })?;
         let listen = serving.listen.map(Address::from);
-        let mut addresses = file.voters().map(|voter| &voter.address).chain(&listen);
+        let entries = file.voters().chain(&file.added);
+        let mut addresses = entries.map(|entry| &entry.address).chain(&listen);
         if let Some(exposed) = addresses.find(|address| !serving.identity.allows_at(address)) {
             return Err(ServeError::Exposed(exposed.clone()));
         }

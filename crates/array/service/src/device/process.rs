@@ -10,7 +10,8 @@ use bytes::Bytes;
 use lockify_array::message::Action;
 use lockify_array::{
     ArrayState, BootError, Change, Condition, Device, DeviceBoot, DeviceConfig, DeviceId,
-    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Life, MediumCounts, Time,
+    DeviceInput, DeviceOutput, DiskAnswer, DiskError, DiskToken, Group, Layout, Life, MediumCounts,
+    Time,
 };
 use lockify_membership::Vote;
 use lockify_trust::Mailbox;
@@ -77,6 +78,10 @@ pub(super) struct Process {
     /// True for devices that had served before they were met.
     in_service: BTreeMap<DeviceId, bool>,
     settled: Settled,
+    /// How many groups have been added, as others were told last.
+    groups: usize,
+    /// Why others have refused this device last, as it was logged.
+    refused: BTreeMap<DeviceId, String>,
     /// Hosts that the state machine has found silent, and when something is done about it.
     silent: BTreeMap<Life, Instant>,
     /// When this device may ask to be let in.
@@ -123,6 +128,11 @@ impl Process {
         }
         let device = boot(file, me, clock.now(), store.record(), random()?)
             .map_err(|error| ServeError::Boot { path: path(), error })?;
+        let witnesses = device.state().added.first().map(|group| group.first);
+        if let Some(first) = witnesses.filter(|first| usize::from(first.0) != file.voters().count())
+        {
+            return Err(ServeError::OtherWitnesses { first: first.0 });
+        }
         if store.is_kept_damaged() {
             (serving.log)(
                 "what this device had kept of who is there is damaged: it begins as one whose medium was replaced, and learns it from \
@@ -134,12 +144,8 @@ impl Process {
         let in_service = store.is_in_service();
         let role = Role::Device { id: me, life: members.life(), in_service };
         // Each device calls those below it.
-        let below = file.voters().filter(|other| other.id < me.0).map(|other| Target {
-            whom: Whom::Device(DeviceId(other.id)),
-            address: other.address.clone(),
-            node: other.node,
-        });
-        let below: Vec<Target> = below.collect();
+        let below: Vec<Target> =
+            file.voters().filter(|other| other.id < me.0).map(Target::of).collect();
         let log = serving.log;
         let mut net = Net::new(Me::new(file, serving.identity.clone(), role), &below, log)?;
         net.welcome = Welcome { life: members.life(), in_service };
@@ -154,7 +160,7 @@ impl Process {
         let identity = serving.identity.clone();
         let repairs = Repairs::start(file, identity, net.waker(), log)?;
         let terms = device.state().terms.clone();
-        Ok(Process {
+        let mut process = Process {
             file: file.clone(),
             me,
             net,
@@ -176,6 +182,8 @@ impl Process {
             callers: BTreeMap::new(),
             in_service: BTreeMap::new(),
             settled: Settled::new(file.layout, me, log),
+            groups: 0,
+            refused: BTreeMap::new(),
             silent: BTreeMap::new(),
             let_in_at: Instant::now(),
             key_due: (Instant::now(), 0),
@@ -191,12 +199,15 @@ impl Process {
             former_errors: MediumCounts::default(),
             history: None,
             log,
-        })
+        };
+        let state = process.device.state().clone();
+        process.note_added(&state);
+        Ok(process)
     }
 
     pub fn record(&mut self, path: &Path) -> Result<(), HistoryError> {
         let mut history = DeviceHistory::create(path, &self.file, self.me, self.log)?;
-        history.grown(self.device.layout().stripes);
+        history.grown(self.device.layout());
         self.history = Some(history);
         Ok(())
     }
@@ -226,8 +237,8 @@ impl Process {
         self.farewell();
         if let Some(history) = self.history.take() {
             self.disk.settle();
-            let condition = self.device.state().devices.get(usize::from(self.me.0));
-            let good = condition == Some(&Condition::Good) && self.disk.store().is_in_service();
+            let is_good = self.device.state().is_good(self.me);
+            let good = is_good && self.disk.store().is_in_service();
             history.end(self.disk.store(), good)?;
         }
         Ok(())
@@ -262,8 +273,7 @@ impl Process {
 
     /// The others need not wait for this device's lease.
     fn farewell(&mut self) {
-        let others: Vec<DeviceId> = self.file.voters().map(|entry| DeviceId(entry.id)).collect();
-        for other in others {
+        for other in self.all() {
             self.vote(other, Vote::Goodbye);
         }
         self.net.flush();
@@ -321,8 +331,9 @@ impl Process {
                 }
                 DeviceOutput::State(state) => {
                     if let Some(history) = &mut self.history {
-                        history.grown(self.device.layout().stripes);
+                        history.grown(self.device.layout());
                     }
+                    self.note_added(&state);
                     (self.log)(&format!("the array's state: {}", describe(&state)));
                     self.note_terms(&state);
                     let news = Frame::State(state);
@@ -350,8 +361,8 @@ impl Process {
                 self.net.say(key, &Frame::State(self.device.state().clone()));
             }
             Event::Came { key, role: Role::Device { id, life, in_service } } => {
-                if id <= self.me || self.file.voter(id).is_none() {
-                    return self.net.refuse(key, format!("device {} does not connect here", id.0));
+                if id <= self.me || !self.is_known(id) {
+                    return self.turn_away(key, id);
                 }
                 if let Some(old) = self.callers.insert(id, key) {
                     self.net.refuse(old, "this device has connected again".into());
@@ -382,8 +393,11 @@ impl Process {
             }
             Event::Down { whom: Whom::Device(id), why } => {
                 self.lost(id);
-                if let Why::Refused(why) = why {
+                if let Why::Refused(why) = why
+                    && self.refused.get(&id) != Some(&why)
+                {
                     (self.log)(&format!("device {}: {why}", id.0));
+                    self.refused.insert(id, why);
                 }
             }
             Event::Up { .. } | Event::Down { .. } => {}
@@ -397,6 +411,70 @@ impl Process {
         self.members.connected(id, life);
         self.ask_time(id);
         self.settled.met(id);
+        self.inform(id);
+    }
+
+    /// All devices and witnesses, this one included.
+    fn all(&self) -> Vec<DeviceId> {
+        let voters = self.file.voters().map(|entry| DeviceId(entry.id));
+        let added = self.device.state().added.iter().flat_map(Group::devices);
+        voters.chain(added.map(|(device, _)| device)).collect()
+    }
+
+    /// Returns true if the array has such a device or witness. That the array's file has it is not enough for a device of a group that
+    /// was added.
+    fn is_known(&self, id: DeviceId) -> bool {
+        self.file.voter(id).is_some() || self.device.state().member(id).is_some()
+    }
+
+    /// Refuses a device that does not connect here. One that the array is to get tries until it has it.
+    fn turn_away(&mut self, key: usize, id: DeviceId) {
+        let why = match id > self.me {
+            true => format!(
+                "the array has no device {} yet, as far as device {} knows: `lockify array grow --group` adds it",
+                id.0, self.me.0
+            ),
+            false => format!("device {} does not connect here", id.0),
+        };
+        if self.refused.get(&id) == Some(&why) {
+            return self.net.dismiss(key, &Frame::Refused(why));
+        }
+        self.refused.insert(id, why.clone());
+        self.net.refuse(key, why);
+    }
+
+    /// The array has got devices, as far as this device knows it: they may connect, and are members.
+    fn note_added(&mut self, state: &ArrayState) {
+        self.settled.grown(*self.device.layout());
+        self.net.unwanted = !self.is_known(self.me);
+        let targets = Target::added(&self.file, state);
+        if targets.is_empty() {
+            return;
+        }
+        self.clocks.count(self.all().len());
+        self.members.added(&targets);
+        for target in targets {
+            let allows = self.net.allows_at(&target.address);
+            match target.whom {
+                Whom::Device(id) if id < self.me && allows => self.net.add_target(target),
+                whom => self.net.know(whom, target.node),
+            }
+        }
+        let known = std::mem::replace(&mut self.groups, state.added.len());
+        let is_new = known != state.added.len();
+        // Nobody else tells a device that is out and does not vote.
+        let is_out = |id: &DeviceId| state.member(*id).is_some() && state.is_failed(*id);
+        let to: Vec<DeviceId> = self.all().into_iter().filter(|id| is_new || is_out(id)).collect();
+        to.into_iter().for_each(|id| self.inform(id));
+    }
+
+    /// Tells another device or witness of the array's state, if groups have been added. A device that knows fewer groups refuses the
+    /// devices of the others, and those who are there have to reach each other. So it must know before it is one of them.
+    fn inform(&mut self, id: DeviceId) {
+        if id != self.me && !self.device.state().added.is_empty() {
+            let state = self.device.state().clone();
+            self.tell_device(id, &Frame::State(state));
+        }
     }
 
     fn lost(&mut self, id: DeviceId) {
@@ -453,6 +531,8 @@ impl Process {
 
     /// Handles the messages between devices.
     fn heard_device(&mut self, from: DeviceId, frame: Frame) {
+        // One that refuses this device says nothing else.
+        self.refused.remove(&from);
         match frame {
             Frame::Vote(vote) => self.members.voted(from, vote),
             Frame::AskTime { asked } => {
@@ -465,6 +545,10 @@ impl Process {
                 self.clocks.heard(from, time, now, took);
             }
             Frame::Settled(is) => self.settled.heard(from, is),
+            Frame::State(state) => {
+                self.device.learn(self.clock.now(), state);
+                self.act();
+            }
             _ => {}
         }
     }
@@ -477,9 +561,7 @@ impl Process {
                 Order::Halt(why) => {
                     (self.log)(&format!("this device stops serving for now: {why}"));
                     self.farewell();
-                    let others: Vec<DeviceId> =
-                        self.file.voters().map(|entry| DeviceId(entry.id)).collect();
-                    others
+                    self.all()
                         .into_iter()
                         .for_each(|id| self.disconnect(id, "this device begins anew"));
                     self.put_hosts_out("this device has lost touch with the others");
@@ -531,9 +613,9 @@ impl Process {
 
     /// A device that has been let in again counts as gone only after the usual time.
     fn note_terms(&mut self, state: &ArrayState) {
-        for ((id, term), known) in (0..).zip(&state.terms).zip(&self.terms) {
+        for ((id, term), known) in state.ids().zip(&state.terms).zip(&self.terms) {
             if term != known {
-                self.members.excuse(DeviceId(id));
+                self.members.excuse(id);
             }
         }
         self.terms.clone_from(&state.terms);
@@ -601,10 +683,8 @@ impl Process {
     fn look_at_clocks(&mut self) {
         if self.asked_time.elapsed() >= self.lease() / 8 {
             self.asked_time = Instant::now();
-            let others: Vec<DeviceId> =
-                self.file.voters().map(|entry| DeviceId(entry.id)).collect();
             // There is no connection to itself.
-            others.into_iter().for_each(|id| self.ask_time(id));
+            self.all().into_iter().for_each(|id| self.ask_time(id));
         }
         self.clock_checked |= self.clocks.agree();
         let to_go = self.clock.to_go();
@@ -746,7 +826,7 @@ impl Process {
     }
 
     fn check_next_stripe(&mut self) {
-        let condition = self.device.state().devices.get(usize::from(self.me.0));
+        let condition = self.device.state().condition(self.me);
         // A failed device is rebuilt as a whole, so its stripes need no check.
         let counts = condition.is_some_and(|condition| !condition.is_out());
         if counts
@@ -791,10 +871,9 @@ impl Process {
 
     /// A device that is out of the array is rebuilt before it is good again. Then its blocks are the array's.
     fn excuse_failed_devices(&mut self) {
-        let conditions = self.device.state().devices.iter().zip(0..);
-        for (_, id) in conditions.filter(|(condition, _)| condition.is_out()) {
-            self.in_service.insert(DeviceId(id), true);
-            self.members.excuse(DeviceId(id));
+        for (id, _) in self.device.state().conditions().filter(|(_, now)| now.is_out()) {
+            self.in_service.insert(id, true);
+            self.members.excuse(id);
         }
     }
 
@@ -813,7 +892,7 @@ impl Process {
         let wrong: Vec<DeviceId> = wrong.map(|(&id, _)| id).collect();
         for device in gone.into_iter().chain(new.iter().copied()).chain(wrong) {
             let state = self.device.state();
-            let condition = state.devices.get(usize::from(device.0));
+            let condition = state.condition(device);
             if condition.is_some_and(|condition| !condition.is_out())
                 && self.settled.may_give_up(
                     device,
@@ -845,9 +924,13 @@ impl Process {
         let all_new = self.members.list().len() == all
             && self.in_service.len() == all - 1
             && self.in_service.values().all(|in_service| !in_service);
-        let condition = self.device.state().devices.get(usize::from(self.me.0)).copied();
-        // A witness has no blocks.
-        let known = condition.is_none_or(|condition| condition != Condition::Good);
+        let condition = self.device.state().condition(self.me);
+        let known = match condition {
+            Some(condition) => condition != Condition::Good,
+            // A witness has no blocks. A device that the array does not have yet waits.
+            None => self.file.is_witness(self.me),
+        };
+        let all_new = all_new && self.file.voter(self.me).is_some();
         if !all_new && !known {
             return;
         }
@@ -870,6 +953,7 @@ impl Process {
 
     /// An operator wants room for so many stripes.
     fn asked_to_grow(&mut self, key: usize, stripes: u64) {
+        let stripes = Layout { stripes, ..*self.device.layout() }.room(self.me);
         match &mut self.growing {
             Some((under_way, waiting)) if *under_way == stripes => waiting.push(key),
             Some((under_way, _)) => {
@@ -891,8 +975,7 @@ impl Process {
     /// Returns true if the medium has room for all blocks that the array has here. A new medium in the place of a former one
     /// is as large as the array was when its file was made.
     fn has_room(&self) -> bool {
-        let layout = self.device.layout();
-        self.me.0 >= layout.devices() || self.disk.store().blocks() >= layout.device_blocks()
+        self.disk.store().blocks() >= self.device.layout().blocks_on(self.me)
     }
 
     /// The medium grows with the array.
@@ -910,12 +993,18 @@ impl Process {
             }
         }
         if self.growing.is_none() && self.broken.is_none() && !self.has_room() {
-            self.grow(self.device.layout().stripes, Vec::new());
+            self.grow(self.device.layout().room(self.me), Vec::new());
         }
     }
 
     /// Why hosts are not served.
     fn waits(&self) -> Option<String> {
+        if !self.is_known(self.me) {
+            return Some(
+                "the array does not have this device yet: `lockify array grow --group` adds it"
+                    .into(),
+            );
+        }
         if !self.members.may_act() {
             return Some(self.members.waits());
         }
@@ -995,15 +1084,14 @@ fn is_of_blocks(action: &Action) -> bool {
 }
 
 fn describe(state: &ArrayState) -> String {
-    let bad =
-        state.devices.iter().zip(0..).filter_map(|(condition, id): (_, u16)| match condition {
-            Condition::Good => None,
-            Condition::Failed => Some(format!("device {id} has failed")),
-            Condition::Unfinished => Some(format!("device {id} has failed before it was rebuilt")),
-            Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
-                Some(format!("device {id} is rebuilt up to stripe {done}"))
-            }
-        });
+    let bad = state.conditions().filter_map(|(DeviceId(id), condition)| match condition {
+        Condition::Good => None,
+        Condition::Failed => Some(format!("device {id} has failed")),
+        Condition::Unfinished => Some(format!("device {id} has failed before it was rebuilt")),
+        Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
+            Some(format!("device {id} is rebuilt up to stripe {done}"))
+        }
+    });
     let bad: Vec<String> = bad.collect();
     let bad = if bad.is_empty() { "all devices are good".to_owned() } else { bad.join(", ") };
     format!("epoch {}, {bad}", state.epoch.0)

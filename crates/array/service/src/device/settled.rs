@@ -36,6 +36,11 @@ impl Settled {
         }
     }
 
+    /// The array is laid out in this way.
+    pub fn grown(&mut self, layout: Layout) {
+        self.layout = layout;
+    }
+
     /// There is a connection.
     pub fn met(&mut self, device: DeviceId) {
         self.others.insert(device, None);
@@ -120,8 +125,15 @@ mod tests {
     const OTHER: DeviceId = DeviceId(2);
 
     fn of(redundancy: Redundancy) -> Settled {
-        let layout =
-            Layout { redundancy, data: 2, groups: 2, unit: 16, block_size: 4096, stripes: 8 };
+        let layout = Layout {
+            redundancy,
+            data: 2,
+            groups: 2,
+            unit: 16,
+            block_size: 4096,
+            stripes: 8,
+            added: Default::default(),
+        };
         Settled::new(layout, ME, |_| {})
     }
 

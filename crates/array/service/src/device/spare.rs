@@ -28,8 +28,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// [`ServeError`]: it cannot be used, or the device is a witness, which has nothing to rebuild.
 pub fn make_spare(file: &ArrayFile, serving: &Serving, path: &Path) -> Result<bool, ServeError> {
     let Serving { device, access, sparse, log, .. } = *serving;
-    let last = file.layout.devices() - 1;
-    if device.0 > last {
+    if file.is_witness(device) {
+        let last = file.layout.devices() - 1;
         return Err(ServeError::SpareOfWitness { id: device.0, last });
     }
     let space = if sparse { Space::Sparse } else { Space::Allocated { log } };

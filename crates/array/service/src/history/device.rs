@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use lockify_array::{DeviceEvent, DeviceId, Extent, Redundancy};
+use lockify_array::{DeviceEvent, DeviceId, Extent, Layout, Redundancy};
 use lockify_history::array::Kind;
 
 use super::{History, HistoryError, by, digest};
@@ -54,9 +54,9 @@ impl DeviceHistory {
         });
     }
 
-    /// The array has so many stripes. Its processes say so before they use them.
-    pub fn grown(&mut self, stripes: u64) {
-        self.history.grown(stripes);
+    /// The array has this layout. Its processes say so before they use what is new.
+    pub fn grown(&mut self, layout: &Layout) {
+        self.history.grown(layout);
     }
 
     /// Before the disk is asked, and before anything is sent.

@@ -55,7 +55,7 @@ impl HostHistory {
     /// The array has this layout by a newer state.
     pub fn grown(&mut self, layout: &Layout) {
         self.layout = *layout;
-        self.history.grown(layout.stripes);
+        self.history.grown(layout);
     }
 
     /// It is asked for a piece of work.

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use lockify_array::{Life, Redundancy};
+use lockify_array::{AddedGroup, Layout, Life, Redundancy};
 use lockify_history::WriteError;
 use lockify_history::array::{self, Event, Kind, Tag, Writer};
 
@@ -46,8 +46,8 @@ pub enum HistoryError {
 
 /// A history's file. A write error is reported once. It ends the history, not the service.
 struct History {
-    /// How many stripes the array has, as far as the history says.
-    stripes: u64,
+    /// How the array is laid out, as far as the history says.
+    layout: Layout,
     /// None if it has ended.
     writer: Option<Writer<File>>,
     path: PathBuf,
@@ -79,15 +79,17 @@ impl History {
             },
         );
         writer.write(&begin).and_then(|()| writer.flush()).map_err(failed)?;
-        let stripes = file.layout.stripes;
-        Ok(History { stripes, writer: Some(writer), path: path.to_owned(), log })
+        let layout = file.layout;
+        Ok(History { layout, writer: Some(writer), path: path.to_owned(), log })
     }
 
-    /// The array has so many stripes by the state that this process knows.
-    fn grown(&mut self, stripes: u64) {
-        if stripes > self.stripes {
-            self.stripes = stripes;
-            self.note(Kind::Grown { stripes });
+    /// The array is laid out in this way by the state that this process knows.
+    fn grown(&mut self, layout: &Layout) {
+        if std::mem::replace(&mut self.layout, *layout) != *layout {
+            let later =
+                |group: AddedGroup| array::LaterGroup { from: group.from, first: group.first.0 };
+            let groups = layout.added.iter().map(later).collect();
+            self.note(Kind::Grown { stripes: layout.stripes, groups });
         }
     }
 
@@ -108,13 +110,14 @@ impl History {
 }
 
 fn layout(file: &ArrayFile) -> array::Layout {
-    let lockify_array::Layout { redundancy, data, groups, unit, block_size, stripes } = file.layout;
+    let Layout { redundancy, data, groups, unit, block_size, stripes, .. } = file.layout;
     let redundancy = match redundancy {
         Redundancy::Raid5 => array::Redundancy::Raid5,
         Redundancy::Mirror => array::Redundancy::Mirror,
         Redundancy::Raid6 => array::Redundancy::Raid6,
     };
-    array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors: SECTORS }
+    let later = array::LaterGroups::default();
+    array::Layout { redundancy, data, groups, unit, block_size, stripes, sectors: SECTORS, later }
 }
 
 /// A life, in the checker's words.
@@ -197,7 +200,8 @@ mod tests {
         };
         let full = File::options().write(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
-        let mut history = History { stripes: 1, writer: Some(Writer::new(full)), path, log };
+        let layout = crate::file::tests::file().layout;
+        let mut history = History { layout, writer: Some(Writer::new(full)), path, log };
         for _ in 0..3 {
             history.note(Kind::End {});
             history.flush();

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockify_array::{
-    ArrayHost, DeviceId, HostAnswer, HostInput, HostOutput, Layout, OpError, Peer, Ticket, Work,
+    ArrayHost, DeviceId, HostAnswer, HostInput, HostOutput, OpError, Peer, Ticket, Work,
 };
 
 use super::calls::{Call, Calls, Done};
-use super::{Connection, Status, closed};
+use super::{Connection, OpenError, Status, closed};
+use crate::ArrayFile;
 use crate::clock::{Clock, until};
 use crate::history::HostHistory;
-use crate::wire::{Event, Frame, Net, Whom, Why};
+use crate::wire::{Event, Frame, Net, Target, Whom, Why};
 
 /// How long a device may be out of reach before somebody is told.
 const COMPLAIN: Duration = Duration::from_secs(3);
@@ -26,7 +27,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// Everything that a host's thread has.
 pub(super) struct HostEngine {
     host: ArrayHost,
-    layout: Layout,
+    file: ArrayFile,
     net: Net,
     clock: Clock,
     calls: Arc<Calls>,
@@ -37,6 +38,8 @@ pub(super) struct HostEngine {
     down: BTreeMap<Whom, (Instant, bool)>,
     /// Devices that say that their disks have failed, on this connection.
     broken: BTreeSet<DeviceId>,
+    /// How many groups the array has got, as far as this thread has connected to them.
+    groups: usize,
     /// The callers know that this host is fenced.
     told_fenced: bool,
     history: Option<HostHistory>,
@@ -46,7 +49,7 @@ pub(super) struct HostEngine {
 impl HostEngine {
     pub fn new(
         host: ArrayHost,
-        layout: Layout,
+        file: &ArrayFile,
         net: Net,
         calls: Arc<Calls>,
         history: Option<HostHistory>,
@@ -63,7 +66,7 @@ impl HostEngine {
         calls.publish_status(status.clone());
         HostEngine {
             host,
-            layout,
+            file: file.clone(),
             net,
             clock: Clock::new(),
             calls,
@@ -72,6 +75,7 @@ impl HostEngine {
             status,
             down: peers.iter().map(|&whom| (whom, (now, false))).collect(),
             broken: BTreeSet::new(),
+            groups: 0,
             told_fenced: false,
             history,
             log,
@@ -115,6 +119,34 @@ impl HostEngine {
         let now = self.clock.now();
         self.host.handle(now, input);
         self.act();
+        self.connect_to_added();
+    }
+
+    /// The array has got devices that its file need not have. They are found by the state that is agreed on.
+    fn connect_to_added(&mut self) {
+        let known = self.status.state.added.len();
+        if std::mem::replace(&mut self.groups, known) == known {
+            return;
+        }
+        for target in Target::added(&self.file, &self.status.state) {
+            let whom = target.whom;
+            if self.status.connections.iter().any(|connection| connection.whom == whom) {
+                continue;
+            }
+            let mut down = "there is no connection yet".to_owned();
+            if self.net.allows_at(&target.address) {
+                self.net.add_target(target);
+            } else {
+                down = OpenError::Exposed(target.address).to_string();
+                (self.log)(&format!("cannot connect to {whom}: {down}"));
+            }
+            self.status.connections.push(Connection { whom, down: Some(down), refused: false });
+            self.calls.publish_status(self.status.clone());
+            self.down.insert(whom, (Instant::now(), false));
+            let now = self.clock.now();
+            self.host.handle(now, gone(whom));
+        }
+        self.act();
     }
 
     fn handle_net_event(&mut self, event: Event) {
@@ -146,7 +178,7 @@ impl HostEngine {
                 self.handle(HostInput::Reply { from: Peer::Device(from), reply });
             }
             Event::Answered { whom: Whom::Device(_), frame: Frame::State(state) }
-                if state.devices.len() == usize::from(self.layout.devices()) =>
+                if state.epoch <= self.host.state().epoch || state.fits(self.host.state()) =>
             {
                 self.handle(HostInput::State(state));
             }

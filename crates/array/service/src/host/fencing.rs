@@ -131,10 +131,7 @@ impl Array {
     /// Whom it has waited for.
     fn late(&self) -> OpError {
         let out = |whom: Whom| match whom {
-            Whom::Device(device) => {
-                let devices = self.status().state.devices;
-                devices.get(usize::from(device.0)).is_some_and(|condition| condition.is_out())
-            }
+            Whom::Device(device) => self.status().state.is_failed(device),
             Whom::Server(_) => false,
         };
         let connections = self.status().connections;

@@ -269,7 +269,7 @@ impl Array {
         let host = ArrayHost::new(config);
         let log = joining.log;
         let history = history.map(|path| HostHistory::create(path, file, life, log)).transpose()?;
-        let engine = HostEngine::new(host, file.layout, net, calls.clone(), history, log, &peers);
+        let engine = HostEngine::new(host, file, net, calls.clone(), history, log, &peers);
         std::thread::Builder::new().name("array".into()).spawn(move || engine.run())?;
         let _end = Arc::new(End(calls.clone()));
         let (memory, attached) = (None, None);
@@ -306,19 +306,22 @@ impl Array {
 
     /// Returns true if the array can be used without these.
     fn is_enough(&self, missing: &[&Connection]) -> bool {
+        let layout = self.layout();
         let (mut groups, mut servers) = (std::collections::BTreeMap::<u16, u16>::new(), 0);
         let devices = missing.iter().all(|connection| match connection.whom {
             Whom::Server(_) => {
                 servers += 1;
                 true
             }
-            Whom::Device(device) if device.0 >= self.layout.devices() => true,
-            // As many of each group may be gone as redundancy replaces.
-            Whom::Device(device) => {
-                let gone = groups.entry(device.0 / self.layout.group_size()).or_default();
-                *gone += 1;
-                *gone <= self.layout.parities()
-            }
+            // As many of each group may be gone as redundancy replaces. A group without stripes is not missed.
+            Whom::Device(device) => match layout.group(device) {
+                Some(group) if layout.blocks_on(device) > 0 => {
+                    let gone = groups.entry(group).or_default();
+                    *gone += 1;
+                    *gone <= layout.parities()
+                }
+                _ => true,
+            },
         });
         // Any lock server may serve.
         devices && (servers == 0 || servers < self.servers)

@@ -32,7 +32,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use lockify_array::{BadBlock, Block, BlockError, Extent, Layout};
+use lockify_array::{BadBlock, Block, BlockError, DeviceId, Extent, Layout};
 use lockify_trust::LockedFile;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
@@ -203,7 +203,7 @@ impl Store {
         let file = opened.map_err(refusal("make")).map_err(&at)?;
         let file = lock(file).map_err(&at)?;
         let kind = file.metadata().map_err(system("look at")).map_err(&at)?;
-        let blocks = blocks_of(&array.layout, device);
+        let blocks = blocks_of(array, &array.layout, device);
         let needed = file_size(blocks, array.sector);
         if kind.file_type().is_block_device() {
             let found = length(&file).map_err(system("measure")).map_err(&at)?;
@@ -304,7 +304,7 @@ impl Store {
         // The array may have grown since its file was made.
         let layout =
             Layout { stripes: found.layout.stripes.max(array.layout.stripes), ..array.layout };
-        let blocks = blocks_of(&layout, device);
+        let blocks = blocks_of(array, &layout, device);
         if found.array != array.id {
             return Err(at(Why::OtherArray { found: found.array, wanted: array.id }));
         }
@@ -399,7 +399,9 @@ impl Store {
         if layout.check().is_err() {
             return Err(at(Why::TooManyStripes(stripes)));
         }
-        let (had, blocks) = (self.blocks(), blocks_of(&layout, made.device));
+        let had = self.blocks();
+        // A witness has none.
+        let blocks = if made.blocks == 0 { 0 } else { layout.device_blocks() };
         // A file's length is a signed number.
         if blocks > (i64::MAX as u64 - BLOCKS) / record_size(self.sector) {
             return Err(at(Why::TooManyStripes(stripes)));
@@ -575,9 +577,11 @@ fn keep_file(file: &File, array: &ArrayFile) {
     }
 }
 
-fn blocks_of(layout: &Layout, device: u16) -> u64 {
+/// A device of a group that comes later is as long, at first, as those that the array was made with. Its superblock tells its length by
+/// the number of stripes with which these have it ([`Layout::room`]).
+fn blocks_of(array: &ArrayFile, layout: &Layout, device: u16) -> u64 {
     // Witnesses have none.
-    if device < layout.devices() { layout.device_blocks() } else { 0 }
+    if array.is_witness(DeviceId(device)) { 0 } else { layout.device_blocks() }
 }
 
 fn flags(access: Access) -> OFlags {

@@ -51,7 +51,7 @@ impl Superblock {
     }
 
     pub fn encode(&self) -> [u8; SIZE] {
-        let Layout { redundancy, data, groups, unit, block_size, stripes } = self.layout;
+        let Layout { redundancy, data, groups, unit, block_size, stripes, added: _ } = self.layout;
         let version = self.version();
         let mut all = Vec::with_capacity(SIZE);
         all.extend(MAGIC);
@@ -109,6 +109,7 @@ impl Superblock {
             unit: u32::from_le_bytes(fields.take()),
             block_size: u32::from_le_bytes(fields.take()),
             stripes: u64::from_le_bytes(fields.take()),
+            added: Default::default(),
         };
         let blocks = u64::from_le_bytes(fields.take());
         let sector = if version == VERSION { SECTOR } else { u32::from_le_bytes(fields.take()) };
@@ -140,6 +141,7 @@ mod tests {
             unit: 16,
             block_size: 4096,
             stripes: 1 << 40,
+            added: Default::default(),
         };
         let (array, device) = (ArrayId([9; 16]), 5);
         let raid5 = Layout { redundancy: Redundancy::Raid5, data: 4, ..mirror };

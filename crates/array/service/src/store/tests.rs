@@ -22,6 +22,7 @@ fn array() -> ArrayFile {
             unit: 4,
             block_size: BLOCK,
             stripes: 25,
+            added: Default::default(),
         },
         sector: SECTOR,
         timing: Timing::default(),
@@ -29,6 +30,7 @@ fn array() -> ArrayFile {
         witnesses: vec![DeviceEntry::local(2)],
         lock_server: None,
         standbys: Vec::new(),
+        added: Vec::new(),
     }
 }
 
@@ -421,7 +423,7 @@ fn has_space(path: &Path) -> u64 {
 
 #[test]
 fn a_new_file_gets_its_space_at_once_unless_it_is_sparse() {
-    let needed = |array: &ArrayFile| file_size(blocks_of(&array.layout, 1), array.sector);
+    let needed = |array: &ArrayFile| file_size(blocks_of(array, &array.layout, 1), array.sector);
     let said = |what: &str| panic!("this file system reserves space: {what}");
     for (space, all) in [(Space::Allocated { log: said }, true), (Space::Sparse, false)] {
         let folder = Folder::new();

@@ -1,9 +1,10 @@
 //! The messages between an array's processes.
 
+use bytes::Bytes;
 use lockify_array::message::{Answer, Call, Reply, Request};
 use lockify_array::{
-    ArrayState, Attended, CopyMessage, DeviceId, Life, OpId, ServerId, ServerReply, ServerRequest,
-    Time,
+    ArrayState, Attended, CopyMessage, DeviceId, Group, Life, OpId, ServerId, ServerReply,
+    ServerRequest, Time,
 };
 use lockify_membership::Vote;
 use lockify_trust::Versions;
@@ -112,8 +113,8 @@ pub(crate) enum Frame {
     Report(Report),
     /// To a host that is welcome, but not now, because.
     Later(String),
-    /// To a host, or of a lock server to a device: the array's state, as the sender knows it. A host that waits only for an excluded device learns of it
-    /// by this.
+    /// The array's state, as the sender knows it. A host that waits only for an excluded device learns of it by this. Lock servers tell
+    /// devices, and devices tell those of added groups, who do not vote.
     State(ArrayState),
     /// Between devices: what time is it?
     AskTime {
@@ -146,9 +147,54 @@ pub(crate) enum Frame {
     Copy(CopyMessage),
     /// Before a report, from [`TELLS_SOFTWARE`](crate::versions::TELLS_SOFTWARE) on.
     Software(Software),
+    /// The groups of devices that an array has got, and an encoded frame with the array's state, which lacks them. From
+    /// [`HAS_GROUPS`](crate::versions::HAS_GROUPS) on.
+    Grouped(Vec<Group>, Bytes),
 }
 
 impl Frame {
+    /// The state of the array that it has, if it has one.
+    fn state(&self) -> Option<&ArrayState> {
+        match self {
+            Frame::Request(request) => request.state(),
+            Frame::Reply(reply) => reply.state(),
+            Frame::Report(report) => Some(&report.state),
+            Frame::State(state) => Some(state),
+            Frame::Attended(attended) => Some(&attended.state),
+            _ => None,
+        }
+    }
+
+    fn state_mut(&mut self) -> Option<&mut ArrayState> {
+        match self {
+            Frame::Request(request) => request.state_mut(),
+            Frame::Reply(reply) => reply.state_mut(),
+            Frame::Report(report) => Some(&mut report.state),
+            Frame::State(state) => Some(state),
+            Frame::Attended(attended) => Some(&mut attended.state),
+            _ => None,
+        }
+    }
+
+    /// The frame by which its state goes with its groups; `None` if there are none.
+    pub fn with_groups(&self) -> Option<Frame> {
+        let state = self.state().filter(|state| !state.added.is_empty())?;
+        // Encoding into memory fails only for lengths that are not known, and a frame has none.
+        let frame = postcard::to_allocvec(self).unwrap_or_default();
+        Some(Frame::Grouped(state.added.clone(), frame.into()))
+    }
+
+    fn of_groups(groups: Vec<Group>, frame: &[u8]) -> Result<Frame, &'static str> {
+        let frame = postcard::from_bytes::<Frame>(frame).map_err(|_| "it cannot be read")?;
+        if matches!(frame, Frame::Grouped(..)) {
+            return Err("groups of devices are there twice");
+        }
+        let mut frame = frame.received()?;
+        let state = frame.state_mut().ok_or("groups of devices are there without a state")?;
+        state.added = groups;
+        Ok(frame)
+    }
+
     /// The last word of a device to a life that is fenced. It answers no request.
     pub fn fenced(life: Life) -> Frame {
         let call = Call { op: OpId { life, seq: 0 }, sibling: 0, step: 0 };
@@ -157,8 +203,8 @@ impl Frame {
 
     /// Returns true if it is a message between devices.
     pub fn is_between_devices(&self) -> bool {
-        use Frame::{AskTime, Settled, Time, Vote};
-        matches!(self, Vote(_) | AskTime { .. } | Time { .. } | Settled(_))
+        use Frame::{AskTime, Settled, State, Time, Vote};
+        matches!(self, Vote(_) | AskTime { .. } | Time { .. } | Settled(_) | State(_))
     }
 }
 
@@ -189,6 +235,7 @@ impl Framed for Frame {
             Frame::Software(software) => {
                 Frame::Software(Software { release: printable(&software.release), ..software })
             }
+            Frame::Grouped(groups, frame) => Frame::of_groups(groups, &frame)?,
             frame => frame,
         })
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockify_array::{DeviceId, ServerId};
+use lockify_array::{ArrayState, DeviceId, Group, Member, ServerId};
 use lockify_trust::{Address, End, Identity, Line, Mailbox, Security, TrustError, Versions};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -14,7 +14,7 @@ use slab::Slab;
 
 use super::frame::{Frame, Hello, Role, Welcome, Whom};
 use super::report::{Report, Software};
-use crate::versions::TELLS_SOFTWARE;
+use crate::versions::{HAS_GROUPS, TELLS_SOFTWARE};
 use crate::{ArrayFile, ArrayId, DeviceEntry, LockServerEntry};
 
 /// Connections that have not introduced themselves.
@@ -35,6 +35,9 @@ const AGAIN: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)]
 const TICK: Duration = Duration::from_millis(100);
 /// Complaints in a second.
 const COMPLAINTS: u32 = 8;
+
+/// The last word to a peer that cannot be told the array's state.
+const TOO_OLD: &str = "the array has got a group of devices, which the other side's release does not know: upgrade it";
 
 const WAKER: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
@@ -84,17 +87,35 @@ pub(crate) struct Target {
 impl Target {
     /// All that listen in an array: voters by id, and then the lock servers.
     pub fn all(file: &ArrayFile) -> Vec<Target> {
-        let voter = |entry: &DeviceEntry| Target {
-            whom: Whom::Device(DeviceId(entry.id)),
-            address: entry.address.clone(),
-            node: entry.node,
-        };
+        let voter = Target::of;
         let server = |(id, entry): (u16, &LockServerEntry)| Target {
             whom: Whom::Server(ServerId(id)),
             address: entry.address.clone(),
             node: entry.node,
         };
         file.voters().map(voter).chain((0..).zip(file.lock_servers()).map(server)).collect()
+    }
+}
+
+impl Target {
+    /// A device or witness by its entry in the array's file.
+    pub fn of(entry: &DeviceEntry) -> Target {
+        let (address, node) = (entry.address.clone(), entry.node);
+        Target { whom: Whom::Device(DeviceId(entry.id)), address, node }
+    }
+
+    /// The devices of the groups that an array has got. The file has the newer address, if it has one. The node is what all have agreed
+    /// on. A device with an address that makes no sense is left out: nobody can connect to it.
+    pub fn added(file: &ArrayFile, state: &ArrayState) -> Vec<Target> {
+        let target = |(device, member): (DeviceId, &Member)| {
+            let by_file = file.added.iter().find(|entry| entry.id == device.0);
+            let address = match by_file {
+                Some(entry) => entry.address.clone(),
+                None => member.address.parse().ok()?,
+            };
+            Some(Target { whom: Whom::Device(device), address, node: member.node })
+        };
+        state.added.iter().flat_map(Group::devices).filter_map(target).collect()
     }
 }
 
@@ -171,6 +192,13 @@ struct Place {
     lookups: usize,
 }
 
+impl Place {
+    fn new(target: Target) -> Place {
+        let (key, next, pause) = (None, Instant::now(), AGAIN[0]);
+        Place { target, key, next, pause, looks_up: false, lookups: 0 }
+    }
+}
+
 /// A place of this index, and the addresses that its name has.
 type Found = (usize, Result<Vec<SocketAddr>, String>);
 
@@ -199,6 +227,8 @@ pub(crate) struct Net {
     pub closed: Option<String>,
     /// Hosts are not read: their requests are too many already.
     pub hold: bool,
+    /// Nobody is expected to want this process yet. It tries seldom.
+    pub unwanted: bool,
     log: fn(&str),
     complaints: (Instant, u32),
 }
@@ -208,14 +238,6 @@ impl Net {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let now = Instant::now();
-        let place = |target: &Target| Place {
-            target: target.clone(),
-            key: None,
-            next: now,
-            pause: AGAIN[0],
-            looks_up: false,
-            lookups: 0,
-        };
         Ok(Net {
             me,
             poll,
@@ -227,16 +249,37 @@ impl Net {
             speaking: Vec::new(),
             timed: false,
             look_at: now,
-            places: targets.iter().map(place).collect(),
+            places: targets.iter().cloned().map(Place::new).collect(),
             dials: true,
             events: VecDeque::new(),
             dirty: Vec::new(),
             welcome: Welcome { life: 0, in_service: false },
             closed: None,
             hold: false,
+            unwanted: false,
             log,
             complaints: (now, 0),
         })
+    }
+
+    /// Somebody else is to be connected to. One that is connected to already is left as it is.
+    pub fn add_target(&mut self, target: Target) {
+        self.know(target.whom, target.node);
+        if self.places.iter().any(|place| place.target.whom == target.whom) {
+            return;
+        }
+        self.places.push(Place::new(target));
+        self.dials = true;
+    }
+
+    /// Returns true if this process's keys allow a connection to an address.
+    pub fn allows_at(&self, address: &Address) -> bool {
+        self.me.identity.allows_at(address)
+    }
+
+    /// Of which node a device is that may connect.
+    pub fn know(&mut self, whom: Whom, node: u32) {
+        self.me.nodes.insert(whom, node);
     }
 
     /// Lets others connect.
@@ -260,7 +303,13 @@ impl Net {
     /// Sends a frame; a gone peer does not get it.
     pub fn say(&mut self, key: usize, frame: &Frame) {
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.line.say(frame);
+            match frame.with_groups() {
+                None => connection.line.say(frame),
+                Some(_) if connection.line.version().is_none_or(|v| v < HAS_GROUPS) => {
+                    return self.refuse(key, TOO_OLD.to_owned());
+                }
+                Some(with_groups) => connection.line.say(&with_groups),
+            }
             if !std::mem::replace(&mut connection.dirty, true) {
                 self.dirty.push(key);
             }
@@ -498,7 +547,10 @@ impl Net {
             }
             place.next = now + place.pause;
             // A peer that was away for a moment is reached again well within a lease.
-            place.pause = (2 * place.pause).min(AGAIN[1]).min(self.me.silence / 8);
+            place.pause = match self.unwanted {
+                true => AGAIN[1],
+                false => (2 * place.pause).min(AGAIN[1]).min(self.me.silence / 8),
+            };
             match place.target.address.socket() {
                 Some(address) => self.dial_at(index, Ok(address)),
                 None => self.look_up(index),
@@ -608,7 +660,7 @@ impl Net {
                 connection.who = Who::Target(index, true);
                 connection.line.greeted();
                 let whom = self.places[index].target.whom;
-                self.places[index].pause = AGAIN[0];
+                self.places[index].pause = AGAIN[usize::from(self.unwanted)];
                 self.events.push_back(Event::Up { whom, key, welcome });
             }
             (Frame::Refused(why), Who::Target(..)) => {

@@ -43,7 +43,7 @@ pub struct Report {
 }
 
 /// Somebody who is connected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Peer {
     /// A host of this number.
     Host(u32),

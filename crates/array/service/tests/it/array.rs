@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Site, identity};
 use bytes::Bytes;
-use lockify_array::{Condition, DeviceId, OpError, Scheme, Span, Usage};
+use lockify_array::{Change, Condition, DeviceId, Group, Member, OpError, Scheme, Span, Usage};
 use lockify_volume::host::{Array, Joining, Repair, Reservation};
-use lockify_volume::status::ask;
+use lockify_volume::status::{ask, make_room};
 use lockify_volume::upkeep::{self, Pace};
 use lockify_volume::{BLOCK, Durability, Timing};
 
@@ -196,6 +196,125 @@ fn hosts_that_write_the_same_stripes_do_not_mix() {
                 }
             }
         });
+    }
+}
+
+impl Farm {
+    /// The devices of another group start, by a file that has them. Returns their numbers.
+    fn start_group(&mut self, size: u16) -> Vec<DeviceId> {
+        let first = self.servers.len() as u16;
+        self.site.add_group(first, size);
+        for id in first..first + size {
+            self.servers.push(None);
+            self.start(id, true);
+        }
+        (first..first + size).map(DeviceId).collect()
+    }
+
+    /// The array gets a group, by a host.
+    fn add_group(&self, host: &Array, devices: &[DeviceId], stripes: u64) {
+        let (file, now) = (&self.site.file, host.layout());
+        let state = host.status().state;
+        let entry = |device: &DeviceId| file.entry(*device).unwrap();
+        let member = |device| Member {
+            address: entry(device).address.to_string(),
+            node: entry(device).node,
+        };
+        let members = devices.iter().map(member).collect();
+        let group = Group { from: now.stripes, first: devices[0], members };
+        host.change(Change::Add { after: state.stripes, group }).unwrap();
+        for device in devices {
+            let pace = Pace::of(1);
+            upkeep::bring_in(host, file, &identity(), *device, &pace, PATIENCE).unwrap();
+        }
+        let stripes = now.stripes + stripes;
+        for device in devices {
+            make_room(file, identity(), *device, stripes, PATIENCE).unwrap();
+        }
+        let groups = now.added.iter().count() + 1;
+        host.change(Change::Grow { after: now.stripes, groups, stripes }).unwrap();
+    }
+
+    /// Has the array go on without a device that was stopped.
+    fn lose(&mut self, host: &Array, id: u16) {
+        self.stop(id);
+        host.change(host.status().state.without(DeviceId(id))).unwrap();
+    }
+}
+
+/// Until a host knows that the array has so many blocks.
+fn wait_for_blocks(host: &Array, blocks: u64) {
+    let end = Instant::now() + PATIENCE;
+    while host.blocks() != blocks {
+        assert!(Instant::now() < end, "the host knows {} blocks", host.blocks());
+        host.read(span(0, 1)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Hosts that were started with the former file go on, and find the new devices. Then devices of both groups are lost and rebuilt, and
+/// all start again.
+#[test]
+fn a_group_comes_while_hosts_write() {
+    for scheme in [Scheme::TimestampOrdering, Scheme::DeviceLocking, Scheme::CallbackLocking] {
+        let mut farm = Farm::new(scheme, 2);
+        let (one, two) = (farm.site.open(), farm.site.open());
+        let former_file = farm.site.file.clone();
+        let former = one.blocks();
+        let group = farm.start_group(3);
+        let operator = farm.site.open();
+        while_both_write([&one, &two], 1, || farm.add_group(&operator, &group, 10));
+        let blocks = former + 10 * 2 * 4;
+        wait_for_blocks(&one, blocks);
+        wait_for_blocks(&two, blocks);
+        let over = span(former - 9, 20);
+        one.write(over, data(20, 7)).unwrap();
+        assert_eq!(two.read(over).unwrap(), data(20, 7), "{scheme}");
+        farm.lose(&one, group[1].0);
+        farm.lose(&one, 0);
+        assert_eq!(two.read(over).unwrap(), data(20, 7), "{scheme}");
+        two.write(over, data(20, 8)).unwrap();
+        for id in [group[1].0, 0] {
+            farm.start(id, false);
+            let rebuilt = || upkeep::rebuild(&one, DeviceId(id), false, &Pace::of(2), &|_| ());
+            wait_for_service(&farm, id);
+            rebuilt().unwrap();
+        }
+        farm.lose(&one, group[2].0);
+        assert_eq!(one.read(over).unwrap(), data(20, 8), "{scheme}");
+        farm.start(group[2].0, false);
+        wait_for_service(&farm, group[2].0);
+        upkeep::rebuild(&one, group[2], false, &Pace::of(2), &|_| ()).unwrap();
+        let scrub =
+            upkeep::scrub(&two, 0..two.layout().stripes, Repair::None, &Pace::of(2), &|| {});
+        let found = upkeep::Found { stripes: 30, ..upkeep::Found::default() };
+        assert_eq!(scrub.unwrap().found, found, "{scheme}");
+        for host in [one, two, operator] {
+            host.leave(PATIENCE);
+        }
+        let all: Vec<u16> = (0..farm.servers.len() as u16).collect();
+        all.iter().for_each(|id| farm.stop(*id));
+        all.iter().for_each(|id| farm.start(*id, false));
+        // A host with the former file.
+        let host = Array::open(&former_file, &farm.site.joining(None)).unwrap();
+        assert_eq!(host.blocks(), blocks, "{scheme}");
+        assert_eq!(host.read(over).unwrap(), data(20, 8), "{scheme}");
+        host.write(over, data(20, 9)).unwrap();
+        assert_eq!(host.read(over).unwrap(), data(20, 9), "{scheme}");
+    }
+}
+
+/// Until a device is there with the others.
+fn wait_for_service(farm: &Farm, id: u16) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answers = ask(&farm.site.file, identity(), PATIENCE).unwrap();
+        let answer = answers.of(DeviceId(id)).cloned();
+        if matches!(&answer, Some(Ok(report)) if report.serving) {
+            return;
+        }
+        assert!(Instant::now() < end, "device {id} does not serve: {answer:?}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::array::layout::Layout;
+use crate::array::layout::{LaterGroup, Layout};
 use crate::event::MissingField;
 use crate::history::Line;
 
@@ -183,6 +183,9 @@ pub enum Kind {
     Grown {
         /// How many it has from now on, in all groups together.
         stripes: u64,
+        /// The groups of devices that it has got since it began, in their order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<LaterGroup>,
     },
     /// Something was broken, or repaired.
     Fault {

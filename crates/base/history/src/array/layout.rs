@@ -41,6 +41,25 @@ pub struct Layout {
     /// Sectors per block: operations read and write whole sectors, and devices whole blocks.
     #[serde(skip_serializing_if = "is_one")]
     pub sectors: u32,
+    /// Groups that came later. A history's first event has none.
+    #[serde(skip)]
+    pub later: LaterGroups,
+}
+
+/// An array gets so many groups later, and no more.
+const MOST_LATER: usize = 8;
+
+/// The groups that an array has got later, in their order.
+pub type LaterGroups = [Option<LaterGroup>; MOST_LATER];
+
+/// A group of devices that an array has got later: all stripes from one on are there, up to the next such group's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaterGroup {
+    /// Its first stripe.
+    pub from: u64,
+    /// Its first device. The others have the next numbers.
+    pub first: u16,
 }
 
 #[derive(Deserialize)]
@@ -70,13 +89,14 @@ impl TryFrom<Unchecked> for Layout {
 
     fn try_from(raw: Unchecked) -> Result<Layout, String> {
         let Unchecked { redundancy, data, groups, unit, block_size, stripes, sectors } = raw;
-        Layout { redundancy, data, groups, unit, block_size, stripes, sectors }.checked()
+        let later = LaterGroups::default();
+        Layout { redundancy, data, groups, unit, block_size, stripes, sectors, later }.checked()
     }
 }
 
 impl Layout {
     fn checked(self) -> Result<Layout, String> {
-        let Layout { redundancy, data, groups, unit, block_size, stripes, sectors } = self;
+        let Layout { redundancy, data, groups, unit, block_size, stripes, sectors, .. } = self;
         let counts = [data.into(), groups.into(), unit, block_size, sectors];
         if stripes == 0 || counts.contains(&0) {
             return Err("nothing of an array's layout can be 0".to_owned());
@@ -100,6 +120,33 @@ impl Layout {
         }
         Layout { stripes, ..self }.checked()
     }
+
+    /// The layout when it has got these groups, and maybe more. Each stripe stays where it is.
+    ///
+    /// # Errors
+    /// It has got others, or such groups cannot be.
+    pub fn with_groups(self, groups: &[LaterGroup]) -> Result<Layout, String> {
+        let known: Vec<LaterGroup> = self.later.into_iter().flatten().collect();
+        if known.iter().zip(groups).any(|(one, other)| one != other) {
+            return Err("the array has got other groups than an earlier event says".to_owned());
+        }
+        if groups.len() <= known.len() {
+            return Ok(self);
+        }
+        if groups.len() > MOST_LATER {
+            return Err(format!("an array gets {MOST_LATER} groups at most"));
+        }
+        let (mut from, mut free) = (0, self.devices());
+        for group in groups {
+            let behind = group.first.checked_add(self.members());
+            let Some(behind) = behind.filter(|_| group.from > from && group.first >= free) else {
+                return Err("the array's groups are not one behind the other".to_owned());
+            };
+            (from, free) = (group.from, behind);
+        }
+        let mut groups = groups.iter().copied();
+        Ok(Layout { later: std::array::from_fn(|_| groups.next()), ..self })
+    }
 }
 
 impl Layout {
@@ -108,9 +155,49 @@ impl Layout {
         self.data + self.redundancy.units()
     }
 
-    /// The number of devices, without witnesses.
+    /// The number of devices that the array began with, without witnesses.
     pub fn devices(&self) -> u16 {
         self.groups * self.members()
+    }
+
+    /// The group that came later of which this device is, and the first stripe of the group after it.
+    fn later_of(&self, device: u16) -> Option<(LaterGroup, u64)> {
+        let mut groups = self.later.into_iter().flatten().peekable();
+        while let Some(group) = groups.next() {
+            let end = groups.peek().map_or(self.stripes, |next| next.from);
+            if (group.first..group.first.saturating_add(self.members())).contains(&device) {
+                return Some((group, end));
+            }
+        }
+        None
+    }
+
+    /// Returns true if the array has this block of a device.
+    pub fn has(&self, device: u16, block: u64) -> bool {
+        let of_first = self.later[0].map_or(self.stripes, |later| later.from);
+        let end = match self.later_of(device) {
+            Some((_, end)) => end,
+            None if device < self.devices() => of_first,
+            None => 0,
+        };
+        self.stripe(device, block) < end.min(self.stripes)
+    }
+
+    /// The first device of the group of a device.
+    pub fn first_of_group(&self, device: u16) -> u16 {
+        match self.later_of(device) {
+            Some((group, _)) => group.first,
+            None => device - device % self.members(),
+        }
+    }
+
+    /// The first device of the group that has a stripe.
+    pub fn first_of_stripe(&self, stripe: u64) -> u16 {
+        let later = self.later.into_iter().flatten().rfind(|group| group.from <= stripe);
+        match later {
+            Some(group) => group.first,
+            None => (stripe % u64::from(self.groups)) as u16 * self.members(),
+        }
     }
 
     /// Blocks of the array.
@@ -140,7 +227,11 @@ impl Layout {
 
     /// The stripe of a device's block.
     pub fn stripe(&self, device: u16, block: u64) -> u64 {
-        block / u64::from(self.unit) * u64::from(self.groups) + u64::from(device / self.members())
+        let row = block / u64::from(self.unit);
+        match self.later_of(device) {
+            Some((group, _)) => group.from.saturating_add(row),
+            None => row * u64::from(self.groups) + u64::from(device / self.members()),
+        }
     }
 
     /// The blocks of the array in the same column of the same stripe as this block of a device. Its content depends on them.
@@ -153,8 +244,11 @@ impl Layout {
     /// How many places a device is behind that of the stripe's first parity, which goes one place to the left with each row.
     fn behind_parity(&self, device: u16, stripe: u64) -> u64 {
         let members = u64::from(self.members());
-        let row = stripe / u64::from(self.groups) % members;
-        (u64::from(device % self.members()) + row + 1) % members
+        let (row, place) = match self.later_of(device) {
+            Some((group, _)) => (stripe.saturating_sub(group.from), device - group.first),
+            None => (stripe / u64::from(self.groups), device % self.members()),
+        };
+        (u64::from(place) + row % members + 1) % members
     }
 
     /// The data unit of a stripe that a device has; `None` if it has parity.
@@ -170,7 +264,7 @@ impl Layout {
     /// The block of the array that a device's block holds; `None` if it holds parity, or nothing.
     pub fn logical(&self, device: u16, block: u64) -> Option<u64> {
         let stripe = self.stripe(device, block);
-        let unit = self.data_unit(device, stripe).filter(|_| stripe < self.stripes)?;
+        let unit = self.data_unit(device, stripe).filter(|_| self.has(device, block))?;
         self.column(device, block).nth(unit as usize)
     }
 }
@@ -189,6 +283,7 @@ mod tests {
             block_size: 16,
             stripes: 6,
             sectors: 2,
+            later: LaterGroups::default(),
         };
         // Stripe 0: data 0..8 on devices 0..4, parity on 4. Stripe 1: parity on 3, data from device 4 on.
         assert_eq!(
@@ -218,6 +313,7 @@ mod tests {
             block_size: 16,
             stripes: 12,
             sectors,
+            later: LaterGroups::default(),
         };
         assert_eq!((layout.members(), layout.devices()), (5, 10));
         let of = |stripe: u64| {
@@ -234,6 +330,44 @@ mod tests {
         assert_eq!(second, [4]);
         assert_eq!(layout.logical(5, 1), Some(9), "the first data unit of stripe 3");
         assert_eq!(layout.logical(9, 0), None);
+    }
+
+    #[test]
+    fn a_group_that_came_later_has_the_last_stripes() {
+        let made = Layout {
+            redundancy: Redundancy::Mirror,
+            data: 1,
+            groups: 2,
+            unit: 1,
+            block_size: 16,
+            stripes: 7,
+            sectors: 1,
+            later: LaterGroups::default(),
+        };
+        let later = |from, first| LaterGroup { from, first };
+        // Device 4 is a witness.
+        let grown = made.with_groups(&[later(5, 5), later(6, 7)]).unwrap();
+        let of = |device: u16| -> Vec<_> { (0..4).map(|row| grown.logical(device, row)).collect() };
+        // Of each row, the copy is on one of both devices.
+        assert_eq!(
+            (of(0), of(1)),
+            (vec![Some(0), None, Some(4), None], vec![None, Some(2), None, None])
+        );
+        assert_eq!((of(5), of(6)), (vec![Some(5), None, None, None], vec![None; 4]));
+        assert_eq!((of(7), of(4)), (vec![Some(6), None, None, None], vec![None; 4]));
+        assert!(grown.has(6, 0) && !grown.has(6, 1) && !grown.has(4, 0) && !grown.has(9, 0));
+        assert!(grown.has(3, 1) && !grown.has(3, 2), "stripe 5 came later");
+        assert_eq!([0, 5, 6].map(|stripe| grown.first_of_stripe(stripe)), [0, 5, 7]);
+        assert_eq!([1, 3, 6, 8].map(|device| grown.first_of_group(device)), [0, 2, 5, 7]);
+        assert_eq!(grown.with_groups(&[later(5, 5)]), Ok(grown));
+        for bad in [&[later(4, 5)][..], &[later(5, 5), later(6, 8)]] {
+            assert!(grown.with_groups(bad).unwrap_err().contains("other groups"));
+        }
+        for bad in [&[later(5, 3)][..], &[later(5, 5), later(6, 6)], &[later(5, 5), later(5, 7)]] {
+            assert!(made.with_groups(bad).unwrap_err().contains("one behind the other"));
+        }
+        let many: Vec<_> = (0..9).map(|i| later(5 + u64::from(i), 5 + 2 * i)).collect();
+        assert!(made.with_groups(&many).unwrap_err().contains("8 groups"));
     }
 
     #[test]

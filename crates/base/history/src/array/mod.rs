@@ -26,7 +26,7 @@
 //! | `crash` | the host's life ended | |
 //! | `down` | the device's process ended or its disk failed: writes under way may be there or not | `device` |
 //! | `fenced` | a life is fenced at a device | `device` |
-//! | `grown` | devices and hosts have agreed that the array has more stripes | `stripes` |
+//! | `grown` | devices and hosts have agreed that the array has more stripes, or more groups of devices | `stripes`, `groups` |
 //! | `dump` | the content of a device at the end | `device` `start` `blocks` (hexadecimal: content, or a digest linear in XOR) *`lost`* (which of them) |
 //! | `left` | state that a device or lock server still keeps at the end | `at` `what` `count` |
 //! | `fault` | something was broken, or repaired | *`note`* |
@@ -37,7 +37,7 @@ mod layout;
 mod merge;
 
 pub use event::{Event, Kind, Life, Stamp, Tag};
-pub use layout::{Layout, Redundancy};
+pub use layout::{LaterGroup, LaterGroups, Layout, Redundancy};
 pub use merge::{MergeError, merge};
 
 use crate::history::{LineReader, LineWriter};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use lockify_volume::ArrayFile;
+use lockify_volume::{ArrayFile, DeviceEntry};
 
 use super::fuse::Fuse;
 use super::nbd::{Client, head};
@@ -26,6 +26,8 @@ pub struct Array {
     disks: tempfile::TempDir,
     pub security: Vec<String>,
     pub devices: Vec<Option<Process>>,
+    /// The entries of devices that came later.
+    added: Vec<DeviceEntry>,
     pub lock_server: Option<Process>,
     /// Another lock server, which stands by at first.
     pub standby: Option<Process>,
@@ -83,6 +85,7 @@ impl Array {
             disks,
             security: Vec::new(),
             devices: (0..voters).map(|_| None).collect(),
+            added: Vec::new(),
             lock_server: None,
             standby: None,
             lock_log: None,
@@ -117,6 +120,30 @@ impl Array {
 
     pub fn file(&self) -> String {
         self.user.dir().join("array.toml").to_str().unwrap().to_owned()
+    }
+
+    /// Gives the array's file entries of another group of devices. Returns their numbers.
+    pub fn describe_group(&mut self, devices: usize) -> Vec<usize> {
+        let mut file = ArrayFile::read(Path::new(&self.file())).unwrap();
+        let held: Vec<_> =
+            (0..devices).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let first = self.devices.len();
+        for (id, held) in (first..).zip(&held) {
+            let address = held.local_addr().unwrap().into();
+            file.added.push(DeviceEntry { id: id as u16, address, node: 0 });
+            self.devices.push(None);
+        }
+        self.added.clone_from(&file.added);
+        self.describe_group_again();
+        (first..first + devices).collect()
+    }
+
+    /// The array's file has the entries of all groups that came later.
+    pub fn describe_group_again(&self) {
+        let mut file = ArrayFile::read(Path::new(&self.file())).unwrap();
+        file.added.clone_from(&self.added);
+        std::fs::remove_file(self.file()).unwrap();
+        file.create(Path::new(&self.file())).unwrap();
     }
 
     /// The array's file as a process needs it: where it finds the others.

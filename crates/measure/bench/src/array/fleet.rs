@@ -26,6 +26,7 @@ pub(super) fn file(scheme: Scheme, groups: u16, settings: &Settings) -> std::io:
         unit: UNIT,
         block_size: BLOCK,
         stripes: settings.stripes * u64::from(groups),
+        added: Default::default(),
     };
     let mut free = free(usize::from(layout.devices()) + 1)?.into_iter();
     let devices = (0..layout.devices()).zip(free.by_ref());
@@ -42,6 +43,7 @@ pub(super) fn file(scheme: Scheme, groups: u16, settings: &Settings) -> std::io:
         timing: Timing::default(),
         devices,
         witnesses: Vec::new(),
+        added: Vec::new(),
         lock_server: server.map(|address| LockServerEntry { address: address.into(), node: 0 }),
         standbys: Vec::new(),
     })

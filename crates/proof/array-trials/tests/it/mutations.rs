@@ -45,7 +45,7 @@ const fn of_two(
     Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
 }
 
-const HOLES: [Hole; 19] = [
+const HOLES: [Hole; 20] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -89,6 +89,7 @@ const HOLES: [Hole; 19] = [
         redundancy: None,
     },
     hole("grow unagreed", Mutation::GrowsUnagreed, Faults::Growth, "well_formed"),
+    hole("move to new group", Mutation::MovesToNewGroup, Faults::Growth, "reads"),
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
     hole("flush trusts restarts", Mutation::FlushTrustsRestarts, Faults::Restarts, "durability"),

@@ -225,10 +225,9 @@ impl Run {
     pub fn may_lose(&self, write: usize, block: u64, shown: &Op) -> bool {
         let answered = shown.answer.as_ref().map_or(u64::MAX, |answer| answer.line);
         let lines = self.ops[write].line..answered;
-        let Layout { redundancy, data, unit, groups, .. } = self.layout;
-        let group = block / (u64::from(data) * u64::from(unit)) % u64::from(groups);
+        let Layout { redundancy, data, unit, .. } = self.layout;
+        let first = self.layout.first_of_stripe(block / (u64::from(data) * u64::from(unit)));
         let members = self.layout.members();
-        let first = group as u16 * members;
         let devices = (first..first + members).filter_map(|device| self.downs.get(&device));
         let before = |line: &&u64| **line < lines.end;
         let downs = devices.clone().filter(|downs| downs.iter().any(|line| *line < lines.end));
@@ -289,9 +288,10 @@ impl Run {
                 self.fenced.entry((*device, *by)).or_insert(line);
                 Ok(())
             }
-            Kind::Grown { stripes } => {
+            Kind::Grown { stripes, groups } => {
                 // Each process tells it when it learns of it.
-                self.layout = self.layout.with_stripes(self.layout.stripes.max(*stripes))?;
+                let layout = self.layout.with_stripes(self.layout.stripes.max(*stripes))?;
+                self.layout = layout.with_groups(groups)?;
                 Ok(())
             }
             Kind::Fault { .. } => Ok(()),
@@ -375,10 +375,7 @@ impl Run {
         did: Did,
         line: u64,
     ) -> Result<(), String> {
-        let in_array = |block| {
-            device < self.layout.devices()
-                && self.layout.stripe(device, block) < self.layout.stripes
-        };
+        let in_array = |block| self.layout.has(device, block);
         let last = start.checked_add(u64::from(count)).and_then(|end| end.checked_sub(1));
         if count == 0 || u64::from(count) > MOST_BLOCKS || !last.is_some_and(in_array) {
             return Err(format!("device {device} has no {count} blocks from {start} on"));

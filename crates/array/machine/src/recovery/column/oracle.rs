@@ -177,7 +177,15 @@ impl Column<'_> {
 
 fn layout(mirror: bool, unit: u32) -> Layout {
     let (redundancy, data) = if mirror { (Redundancy::Mirror, 1) } else { (Redundancy::Raid5, 3) };
-    Layout { redundancy, data, groups: 1, unit, block_size: 4, stripes: 8 }
+    Layout {
+        redundancy,
+        data,
+        groups: 1,
+        unit,
+        block_size: 4,
+        stripes: 8,
+        added: Default::default(),
+    }
 }
 
 const STRIPE: u64 = 3;

@@ -12,7 +12,15 @@ const PARITY: usize = 3;
 const WHOLE_TO: Time = 50;
 
 fn layout() -> Layout {
-    Layout { redundancy: Redundancy::Raid5, data: 3, groups: 1, unit: 2, block_size: 4, stripes: 8 }
+    Layout {
+        redundancy: Redundancy::Raid5,
+        data: 3,
+        groups: 1,
+        unit: 2,
+        block_size: 4,
+        stripes: 8,
+        added: Default::default(),
+    }
 }
 
 fn device(unit: usize) -> DeviceId {

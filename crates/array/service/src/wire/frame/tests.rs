@@ -2,7 +2,7 @@ use bytes::Bytes;
 use lockify_array::message::{Action, Blocks, Content, Doubt, Flaw, Mark, Mode, Past};
 use lockify_array::{
     Agree, Agreed, Ballot, BlockError, Change, Epoch, Extent, Header, Held, HostId, LockChange,
-    LockMode, LockRange, PartId, Stamp, Term, Units,
+    LockMode, LockRange, Member, PartId, Stamp, Term, Units,
 };
 use lockify_trust::speech::{MAX_TEXT, SpeechError, decode, decode_head, encode, encode_head};
 
@@ -49,7 +49,42 @@ fn frames() -> Vec<Frame> {
         }),
     ];
     let all = others.into_iter().chain(of_state(life)).chain(of_locks(life));
-    all.chain(of_lock_servers()).chain(of_blocks(life)).collect()
+    let all = all.chain(of_lock_servers()).chain(of_blocks(life));
+    all.chain(of_groups(life)).collect()
+}
+
+/// Each kind of message with a state, of an array that has got groups.
+fn of_groups(life: Life) -> Vec<Frame> {
+    let member = |id: u16| Member { address: format!("disk{id}.example:7100"), node: 300 };
+    let group = |from, first| Group {
+        from,
+        first: DeviceId(first),
+        members: (first..first + 3).map(member).collect(),
+    };
+    let added = vec![group(1 << 40, 300), group(1 << 41, 303)];
+    let state = ArrayState { stripes: 1 << 42, ..ArrayState::new(9) }.with_groups(added);
+    let call = Call { op: OpId { life, seq: 300 }, sibling: 1, step: 2 };
+    let ballot = Ballot { round: 2, by: Some(life), change: 9 };
+    let (stamp, epoch) = (Stamp { time: 1 << 60, host: 3 }, state.since);
+    let ask = |action| Frame::Request(Request { call, stamp, epoch, action });
+    let answer = |answer| Frame::Reply(Reply { call, waited: true, boot: 7, answer });
+    let agreed = |agreed| answer(Answer::Agreed(Box::new(agreed)));
+    let accepted = Some((ballot, state.clone()));
+    vec![
+        ask(Action::Install(Box::new(state.clone()))),
+        ask(Action::Agree(Agree::Accept { ballot, state: Box::new(state.clone()) })),
+        answer(Answer::Stale(Box::new(state.clone()))),
+        agreed(Agreed::Promised { accepted, unsure: true }),
+        agreed(Agreed::Chosen(state.clone())),
+        Frame::Report(Report { state: state.clone(), ..Report::default() }),
+        Frame::Attended(Attended { state: state.clone(), silent: 1 << 60 }),
+        Frame::State(state),
+    ]
+}
+
+/// As it is said.
+fn said(frame: &Frame) -> Frame {
+    frame.with_groups().unwrap_or_else(|| frame.clone())
 }
 
 /// The messages that agree on the array's state and report it.
@@ -233,7 +268,7 @@ fn of_locks(life: Life) -> impl Iterator<Item = Frame> {
 fn frames_come_back_as_they_were_and_never_too_early() {
     for frame in frames() {
         let mut bytes = Vec::new();
-        encode(&mut bytes, &frame);
+        encode(&mut bytes, &said(&frame));
         assert_eq!(decode(&bytes, false), Ok(Some((frame, bytes.len()))));
         (0..bytes.len())
             .for_each(|cut| assert_eq!(decode::<Frame>(&bytes[..cut], false), Ok(None)));
@@ -246,7 +281,7 @@ fn frames_come_back_as_they_were_and_never_too_early() {
 fn frames_keep_their_bytes() {
     let hex = |frame: &Frame| {
         let mut bytes = Vec::new();
-        encode(&mut bytes, frame);
+        encode(&mut bytes, &said(frame));
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n"
     };
     let now: String = frames().iter().map(hex).collect();
@@ -262,13 +297,27 @@ fn frames_keep_their_bytes() {
     assert_eq!(now, then);
 }
 
+#[test]
+fn groups_that_belong_to_no_state_are_refused() {
+    let with_groups = of_groups(Life { host: HostId(3), incarnation: 1 }).pop().unwrap();
+    let Frame::Grouped(groups, inner) = said(&with_groups) else { panic!("{with_groups:?}") };
+    let within = |frame: &Frame| {
+        let inner = postcard::to_allocvec(frame).unwrap();
+        Frame::Grouped(groups.clone(), inner.into()).received()
+    };
+    assert!(within(&Frame::Query).unwrap_err().contains("without a state"));
+    assert!(within(&said(&with_groups)).unwrap_err().contains("twice"));
+    let cut = inner.slice(..inner.len() - 1);
+    assert!(Frame::Grouped(groups.clone(), cut).received().is_err());
+}
+
 /// Every version understands these bytes.
 #[test]
 fn heads_and_refusals_keep_their_bytes() {
     let mut all = Vec::new();
     encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
     encode(&mut all, &Frame::Refused("no".into()));
-    assert_eq!(all, b"LOCKIFYA\x0e\0\x04\0\0\0\0\x02no");
+    assert_eq!(all, b"LOCKIFYA\x0f\0\x04\0\0\0\0\x02no");
     assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
     assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
     let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
@@ -293,7 +342,7 @@ fn strangers_are_not_given_memory() {
 fn noise_is_refused_without_a_panic() {
     for frame in frames() {
         let mut bytes = Vec::new();
-        encode(&mut bytes, &frame);
+        encode(&mut bytes, &said(&frame));
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut noise = bytes.clone();

@@ -40,7 +40,15 @@ impl Site {
         timing: Timing,
     ) -> Site {
         let redundancy = if data == 1 { Redundancy::Mirror } else { Redundancy::Raid5 };
-        let layout = Layout { redundancy, data, groups: 1, unit: 4, block_size: BLOCK, stripes };
+        let layout = Layout {
+            redundancy,
+            data,
+            groups: 1,
+            unit: 4,
+            block_size: BLOCK,
+            stripes,
+            added: Default::default(),
+        };
         // Held until all are known, so that none is given twice.
         let free = || TcpListener::bind("127.0.0.1:0").unwrap();
         let held: Vec<_> = (0..=data).map(|_| free()).collect();
@@ -66,6 +74,7 @@ impl Site {
             witnesses: Vec::new(),
             lock_server,
             standbys: Vec::new(),
+            added: Vec::new(),
         };
         file.check().unwrap();
         // On a disk: files in memory may refuse direct I/O.
@@ -90,6 +99,18 @@ impl Site {
             log,
         };
         Server::start(&self.file, &serving).unwrap()
+    }
+
+    /// The file has another group of so many devices from now on.
+    pub fn add_group(&mut self, first: u16, size: u16) {
+        let held: Vec<_> = (0..size).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
+            id,
+            address: listener.local_addr().unwrap().into(),
+            node: 0,
+        };
+        self.file.added.extend((first..).zip(&held).map(entry));
+        self.file.check().unwrap();
     }
 
     /// One more lock server, which stands by at first.

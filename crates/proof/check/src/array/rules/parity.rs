@@ -35,13 +35,14 @@ impl Rule for Parity {
         if run.dumped.is_empty() {
             return Err("no `dump` events");
         }
-        // A column: one block of each device of a group.
+        // A column: one block of each device of a group, by the group's first device.
         let mut columns: BTreeMap<(u16, u64), Vec<&Dumped>> = BTreeMap::new();
         for (&(device, block), dumped) in &run.dumped {
-            columns.entry((device / run.layout.members(), block)).or_default().push(dumped);
+            let first = run.layout.first_of_group(device);
+            columns.entry((first, block)).or_default().push(dumped);
         }
         let mut violations = Vec::new();
-        for ((group, block), column) in columns {
+        for ((first, block), column) in columns {
             if column.len() < usize::from(run.layout.members()) {
                 counts.columns_not_judged += 1;
                 continue;
@@ -51,7 +52,6 @@ impl Rule for Parity {
                 continue;
             }
             counts.columns += 1;
-            let first = group * run.layout.members();
             let stripe = run.layout.stripe(first, block);
             let length = column.iter().map(|d| d.bytes.len()).max().unwrap_or(0);
             let (mut sum, mut second) = (vec![0_u8; length], vec![0_u8; length]);
