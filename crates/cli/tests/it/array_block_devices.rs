@@ -104,7 +104,7 @@ fn an_array_lives_on_block_devices() {
         for _ in 0..24 {
             assert_eq!(blocks.0.reply().0, 0);
         }
-        killed.iter().for_each(|&id| array.wait_until_back(id));
+        array.wait_until_back();
     }
     wait_for(|| (0..3).all(|id| device(&array, id)["unchecked"] == 0));
     let written = content(SHARED);
@@ -112,7 +112,7 @@ fn an_array_lives_on_block_devices() {
     for id in 0..3 {
         array.devices[id].take().unwrap().kill();
         array.start(id, &format!("disk{id}"), &[]);
-        array.wait_until_back(id);
+        array.wait_until_back();
     }
     assert!(blocks.read(0, SHARED) == written);
     judge(array, vec![host]);
@@ -219,7 +219,7 @@ fn block_devices_with_large_sectors_are_served() {
         for _ in 0..24 {
             assert_eq!(blocks.0.reply().0, 0);
         }
-        array.wait_until_back(1);
+        array.wait_until_back();
         blocks.write(0, &written);
         assert!(host.connect().read(0, SHARED) == written);
         array.assert_clean();

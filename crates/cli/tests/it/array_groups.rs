@@ -112,7 +112,7 @@ fn a_group_comes_while_hosts_work(scheme: &str) {
     assert!(stderr(&refused).contains("devices from number 4 on"), "{}", stderr(&refused));
     std::fs::write(array.file(), file).unwrap();
     array.start(2, "disk2", &[]);
-    array.wait_until_back(2);
+    array.wait_until_back();
     // All begin again, those that were made with the former file by that file.
     array.end();
     std::fs::write(array.file(), &old_file).unwrap();
@@ -217,7 +217,7 @@ fn a_group_that_cannot_come_changes_nothing() {
     // Now it does, and a host that is too old comes afterwards: it is refused.
     array.devices[0].take().unwrap().kill();
     array.start(0, "disk0", &[]);
-    array.wait_until_back(0);
+    array.wait_until_back();
     let host = array.export(1);
     grow(&array, &["--group"]);
     assert_eq!(end_of(&array), 2 * former);

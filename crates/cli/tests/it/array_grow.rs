@@ -62,7 +62,7 @@ fn grows_while_hosts_work(scheme: &str) {
     // Whoever starts again, with the file as it was made, has the new size.
     array.devices[1].take().unwrap().kill();
     array.start(1, "disk1", &[]);
-    array.wait_until_healthy();
+    array.wait_until_back();
     let mut third = array.export(3);
     assert!(third.connect().read(former - SHARED / 2, SHARED) == data);
     assert_eq!(third.process.end(), Some(0));

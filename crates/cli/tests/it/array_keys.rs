@@ -504,7 +504,7 @@ fn keys_are_replaced_while_an_array_runs() {
     array.wait_until_healthy();
     array.devices[1].take().unwrap().kill();
     restart(&mut array, &keys, 1, "disk1", false);
-    array.wait_until_back(1);
+    array.wait_until_back();
     let second = array.export(2);
     let written = content(SHARED);
     second.connect().write(0, &written);
@@ -582,7 +582,7 @@ fn members_are_found_by_name() {
     array.security = keys(2);
     array.start(1, "disk1", &["--listen", &here(&file.devices[1].address)]);
     array.security = keys(OTHER);
-    array.wait_until_back(1);
+    array.wait_until_back();
     array.assert_clean();
 
     let nobody = forged(&array, "nobody.toml", |file| {

@@ -271,7 +271,7 @@ fn a_medium_is_an_older_copy(id: usize) {
         array.devices[id].take().unwrap().kill();
         std::fs::copy(&disk, &older).unwrap();
         array.start(id, &name, &[]);
-        array.wait_until_back(id);
+        array.wait_until_back();
         let newest = content(SHARED);
         blocks.write(0, &newest);
         array.devices[id].take().unwrap().kill();
@@ -279,7 +279,7 @@ fn a_medium_is_an_older_copy(id: usize) {
         array.start(id, &name, &[]);
         assert!(blocks.read(0, SHARED) == newest, "round {round}");
         wait_for(|| device(&array, id)["condition"] == "failed");
-        array.wait_until_back(id);
+        array.wait_until_back();
         assert!(blocks.read(0, SHARED) == newest, "round {round}");
     }
     judge(array, vec![host]);

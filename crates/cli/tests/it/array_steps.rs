@@ -57,7 +57,7 @@ fn devices_die(scheme: &str) {
             for _ in 0..16 {
                 assert_eq!(blocks.0.reply().0, 0, "{what}");
             }
-            array.wait_until_healthy();
+            array.wait_until_back();
         }
     }
     blocks.read(0, SHARED);

@@ -39,7 +39,7 @@ fn the_processes_of_an_array_are_upgraded_one_after_the_other() {
         for id in 0..3 {
             array.devices[id].take().unwrap().kill();
             array.start(id, &format!("disk{id}"), &[]);
-            array.wait_until_back(id);
+            array.wait_until_back();
             wait_for(|| !said(&array).contains(&format!("device {id} (release")));
         }
         array.lock_server.take().unwrap().kill();

@@ -745,7 +745,7 @@ impl Process {
         self.give_up_old_copy();
         self.change_key(now);
         self.ask_to_be_let_in();
-        self.check_next_stripe();
+        self.check_next_stripes();
         self.excuse_failed_devices();
         self.give_up_bad_devices();
     }
@@ -825,15 +825,14 @@ impl Process {
         }
     }
 
-    fn check_next_stripe(&mut self) {
+    fn check_next_stripes(&mut self) {
         let condition = self.device.state().condition(self.me);
         // A failed device is rebuilt as a whole, so its stripes need no check.
         let counts = condition.is_some_and(|condition| !condition.is_out());
-        if counts
-            && self.device.is_let_in()
-            && self.off.is_none()
-            && let Some(stripe) = self.checks.due(&self.device)
-        {
+        if !counts || !self.device.is_let_in() || self.off.is_some() {
+            return;
+        }
+        while let Some(stripe) = self.checks.due(&self.device) {
             self.repairs.ask(Job::Check(stripe));
         }
     }

@@ -270,11 +270,13 @@ impl Array {
         wait_for(|| self.is_healthy());
     }
 
-    /// A device was started again. A busy machine may need longer for that than a lease: then the others went on without it.
-    pub fn wait_until_back(&self, id: usize) {
+    /// Devices were started again. A busy machine may need longer for that than a lease, or not let one run for as long: then
+    /// the others went on without it.
+    pub fn wait_until_back(&self) {
         wait_for(|| {
-            let left = super::traffic::device(self, id)["condition"] == "failed";
-            if left {
+            let status = super::traffic::status(self);
+            let devices = status["devices"].as_array().into_iter().flatten().enumerate();
+            for (id, _) in devices.filter(|(_, device)| device["condition"] == "failed") {
                 self.lockify("rebuild", &["--id", &id.to_string()]);
             }
             self.is_healthy()
