@@ -1,7 +1,6 @@
 //! The proof: the workers' histories, merged by the clock that they share, and checked.
 
-use std::fs::File;
-use std::io::BufReader;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use lockify_check::{Options, Outcome, Report, check_reader};
@@ -24,15 +23,14 @@ pub struct Part {
 /// # Errors
 /// A history cannot be read.
 pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
-    let mut readers: Vec<Reader<BufReader<Box<dyn std::io::Read>>>> = Vec::new();
+    let mut readers = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        let unreadable = |error| MergeError::Read { number: number + 1, error };
-        let file = File::open(&part.file).map_err(|e| unreadable(ReadError::Open(e)))?;
-        let end = part.killed.map(|(peer, dead)| ending(&part.file, peer, dead)).transpose();
-        let end = end.map_err(unreadable)?.unwrap_or_default();
-        let whole: Box<dyn std::io::Read> =
-            Box::new(std::io::Read::chain(file, std::io::Cursor::new(end)));
-        readers.push(Reader::new(BufReader::new(whole)));
+        let whole = match part.killed {
+            None => std::fs::read(&part.file).map_err(ReadError::Open),
+            Some((peer, dead)) => killed(&part.file, peer, dead),
+        };
+        let whole = whole.map_err(|error| MergeError::Read { number: number + 1, error })?;
+        readers.push(Reader::new(Cursor::new(whole)));
     }
     let mut merged = Writer::new(Vec::new());
     lockify_history::merge(readers, &mut merged)?;
@@ -43,18 +41,39 @@ pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
     }
 }
 
-/// The end of a killed worker's history: a hold lasts until it was dead, or its lease was over.
-fn ending(file: &Path, peer: u16, dead: u64) -> Result<Vec<u8>, ReadError> {
-    let mut reader = Reader::open(file)?;
+/// A killed worker's history with an end: a hold lasts until it was dead, or its lease was over.
+fn killed(file: &Path, peer: u16, dead: u64) -> Result<Vec<u8>, ReadError> {
+    let mut whole = std::fs::read(file).map_err(ReadError::Open)?;
+    // It may have died within a line.
+    whole.truncate(whole.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
+    let mut reader = Reader::new(&whole[..]);
     let mut last = None;
     while let Some(event) = reader.read()? {
         last = Some(event);
     }
     let over = last.as_ref().and_then(|event| history::lease_over(event, dead));
-    let mut writer = Writer::new(Vec::new());
+    let bytes = whole.len() as u64;
+    let mut writer = Writer::behind(whole, bytes);
     // A vector takes everything.
     let _ = over.map(|event| writer.write(&event));
     let _ = writer.write(&history::gone(dead, peer.into()));
     let _ = writer.end(dead);
     Ok(writer.into_inner().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_was_killed_within_a_line_has_said_what_came_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("history");
+        let mut writer = Writer::new(Vec::new());
+        writer.write(&history::gone(5, 1)).unwrap();
+        let before = writer.into_inner().unwrap();
+        std::fs::write(&file, [&before[..], b"{\"t\":6,\"ki"].concat()).unwrap();
+        let part = Part { file, killed: Some((2, 9)) };
+        assert!(check(&[part]).unwrap().is_clean());
+    }
 }
