@@ -291,7 +291,9 @@ fn lock_servers(file: &ArrayFile, answers: &Answers, locks: &LockService) -> Vec
     let server = |(id, (entry, answer)): (u16, (&LockServerEntry, &Answer))| {
         let report = answer.as_ref().ok();
         let is_named = locks.serving == ServerId(id);
-        let complete = report.is_some() && locks.complete.contains_key(&ServerId(id));
+        // It may have lost its log since the array's state listed it.
+        let has_every_lock = report.is_some_and(|report| report.in_service);
+        let complete = has_every_lock && locks.complete.contains_key(&ServerId(id));
         LockServer {
             id,
             address: entry.address.to_string(),
@@ -300,10 +302,6 @@ fn lock_servers(file: &ArrayFile, answers: &Answers, locks: &LockService) -> Vec
             why: match answer {
                 Ok(report) if report.serving && !is_named => {
                     Some(format!("{} serves, and it has not heard of that yet", locks.serving))
-                }
-                // It hears of it a moment later.
-                Ok(report) if !report.serving && complete && !is_named => {
-                    Some(format!("it stands by: {} serves", locks.serving))
                 }
                 Ok(report) => report.waits.clone(),
                 Err(why) => Some(why.clone()),

@@ -237,11 +237,21 @@ impl Replica {
         &self.service
     }
 
+    /// Returns true if its log has every lock that was granted, as far as it knows.
+    pub fn is_complete(&self) -> bool {
+        match &self.role {
+            Role::Serving(_) => true,
+            Role::Standby(standby) => standby.is_complete(&self.service),
+        }
+    }
+
     /// Why it does not serve; none if it does.
     pub fn waits(&self) -> Option<String> {
-        let Role::Standby(standby) = &self.role else { return None };
+        if self.server().is_some() {
+            return None;
+        }
         let LockService { term, serving, .. } = self.service;
-        let complete = standby.is_complete(&self.service);
+        let complete = self.is_complete();
         Some(match (term, serving == self.config.id) {
             _ if self.state.epoch == Epoch(0) => "no device has answered yet".into(),
             (0, _) if !complete => "lock server 0 has to serve first".into(),

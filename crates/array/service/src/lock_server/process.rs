@@ -287,7 +287,7 @@ impl Process {
     fn report(&self) -> Report {
         Report {
             serving: self.replica.server().is_some(),
-            in_service: true,
+            in_service: self.replica.is_complete(),
             waits: self.replica.waits(),
             hosts: self.hosts.keys().map(|life| (life.host.0, life.incarnation)).collect(),
             requests: self.requests,

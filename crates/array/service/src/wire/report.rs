@@ -10,7 +10,7 @@ pub struct Report {
     pub state: ArrayState,
     /// It serves hosts.
     pub serving: bool,
-    /// Its blocks are the array's; a new device's are not.
+    /// Its blocks are the array's; a new device's are not. The log of a lock server has every lock.
     pub in_service: bool,
     /// The reason for its wait, if it does not serve.
     pub waits: Option<String>,
