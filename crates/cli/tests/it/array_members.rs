@@ -146,7 +146,7 @@ fn views_grow_while_devices_restart_one_after_the_other() {
         kill(&mut array, id);
         start(&mut array, id);
         (view, _) = next_view(&array, view);
-        array.wait_until_healthy();
+        array.wait_until_back();
         assert_content(&mut blocks, &written);
     }
 }

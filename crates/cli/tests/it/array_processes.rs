@@ -217,6 +217,15 @@ fn a_device_beside_an_unsettled_one_is_replaced_when_an_operator_says_so() {
     array.wait_until_healthy();
 }
 
+/// One whose devices may be away for longer than a busy machine needs to start them again.
+fn patient_array() -> Array {
+    let more = ["--scheme", "timestamp-ordering", "--lease", "10s"];
+    let mut array = Array::create(3, &more);
+    array.recorded = true;
+    array.start_all();
+    array
+}
+
 /// A device is ended, and its first four blocks are torn.
 fn end_and_tear(array: &mut Array, id: usize) {
     array.devices[id].take().unwrap().end();
@@ -229,7 +238,7 @@ fn end_and_tear(array: &mut Array, id: usize) {
 /// what is written anew is there again.
 #[test]
 fn content_that_cannot_be_known_is_an_error_and_not_data() {
-    let mut array = array("timestamp-ordering");
+    let mut array = patient_array();
     let host = array.export(1);
     let mut blocks = host.connect();
     let written = content(SHARED);
@@ -318,7 +327,7 @@ fn the_array_goes_on_without_a_first_device_whose_medium_is_empty() {
 /// A block whose checksum is wrong is not returned: its content comes from the others, and a scrub writes it anew.
 #[test]
 fn a_torn_block_is_read_from_the_others() {
-    let mut array = array("timestamp-ordering");
+    let mut array = patient_array();
     let host = array.export(1);
     let mut blocks = host.connect();
     blocks.write(0, &content(SHARED));
