@@ -180,7 +180,11 @@ fn a_lock_server_is_cut_off_from_the_devices_while_hosts_reach_it() {
 fn a_standby_may_be_away_and_gets_every_lock_when_it_is_back() {
     let mut array = array("server-locking");
     let hosts = while_hosts_work(&mut array, |array| {
+        let epoch = |array: &Array| status(array)["epoch"].as_u64();
+        let before = epoch(array);
         array.standby.take().unwrap().kill();
+        // Grants of the hosts' locks wait for that.
+        wait_for(|| epoch(array) > before);
         // Its log is lost meanwhile.
         std::fs::remove_file(array.disk("standby")).unwrap();
         array.start_standby(&["--create"]);
