@@ -203,12 +203,8 @@ impl Layout {
 
     /// The other devices of a device's group.
     pub fn beside(&self, device: DeviceId) -> impl Iterator<Item = DeviceId> + use<> {
-        let first = self.group(device).map(|group| self.first_of(group));
-        let all = first.into_iter().flat_map({
-            let size = self.group_size();
-            move |first| first..first.saturating_add(size)
-        });
-        all.map(DeviceId).filter(move |other| *other != device)
+        let group = self.group(device).map(|group| self.numbers_from(self.first_of(group)));
+        group.into_iter().flatten().map(DeviceId).filter(move |other| *other != device)
     }
 
     /// Devices that the array was made with.
@@ -218,11 +214,8 @@ impl Layout {
 
     /// All devices, those of added groups included.
     pub fn all_devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
-        let size = self.group_size();
-        let added = self.added.iter().flat_map(move |group| {
-            let first = group.first.0;
-            first..first.saturating_add(size)
-        });
+        let layout = *self;
+        let added = self.added.iter().flat_map(move |group| layout.numbers_from(group.first.0));
         (0..self.devices()).chain(added).map(DeviceId)
     }
 
@@ -232,9 +225,7 @@ impl Layout {
         if device.0 < self.devices() {
             return Some(device.0 / self.group_size());
         }
-        let has = |group: AddedGroup| {
-            (group.first.0..group.first.0.saturating_add(self.group_size())).contains(&device.0)
-        };
+        let has = |group: AddedGroup| self.numbers_from(group.first.0).contains(&device.0);
         let number = self.added.iter().position(has)?;
         Some(self.groups + number as u16)
     }
@@ -245,6 +236,11 @@ impl Layout {
             0 => (stripe % u64::from(self.groups)) as u16,
             number => self.groups + number as u16 - 1,
         }
+    }
+
+    /// The numbers of a group's devices, by the first one.
+    fn numbers_from(&self, first: u16) -> Range<u16> {
+        first..first.saturating_add(self.group_size())
     }
 
     /// The first device of a group.

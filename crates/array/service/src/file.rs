@@ -347,9 +347,14 @@ impl ArrayFile {
         self.voters().find(|entry| entry.id == id.0)
     }
 
+    /// All devices and witnesses, by id.
+    pub fn entries(&self) -> impl Iterator<Item = &DeviceEntry> {
+        self.voters().chain(&self.added)
+    }
+
     /// The entry of any device or witness.
     pub fn entry(&self, id: DeviceId) -> Option<&DeviceEntry> {
-        self.voters().chain(&self.added).find(|entry| entry.id == id.0)
+        self.entries().find(|entry| entry.id == id.0)
     }
 
     /// Returns true if this is the id of a witness.
@@ -471,10 +476,10 @@ impl ArrayFile {
                 "an array gets {MOST_ADDED} groups of devices at most after it was made"
             ));
         }
-        if self.voters().chain(&self.added).count() > 255 {
+        if self.entries().count() > 255 {
             return Err("an array has at most 255 devices and witnesses".into());
         }
-        for (expected, entry) in self.voters().chain(&self.added).enumerate() {
+        for (expected, entry) in self.entries().enumerate() {
             if usize::from(entry.id) != expected {
                 return Err(format!(
                     "the ids of [[device]] count from 0, those of [[witness]] go on after the last device that the array was made \
@@ -484,7 +489,7 @@ impl ArrayFile {
         }
         let mut taken = BTreeSet::new();
         let server = self.lock_servers().map(|server| &server.address);
-        let devices = self.voters().chain(&self.added).map(|entry| &entry.address);
+        let devices = self.entries().map(|entry| &entry.address);
         for address in devices.chain(server) {
             if address.port() == 0 {
                 return Err(format!("address = \"{address}\": a port has to be named"));

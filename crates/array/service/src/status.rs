@@ -85,11 +85,13 @@ fn tell(
     patience: Duration,
 ) -> Result<(), String> {
     let whom = Whom::Device(device);
-    let target = Target::all(file).into_iter().chain(file.added.iter().map(Target::of));
-    let state = ask(file, identity.clone(), QUESTION).ok();
-    let state = state.as_ref().and_then(Answers::newest);
-    let agreed = state.map_or_else(Vec::new, |state| Target::added(file, state));
-    let target = target.chain(agreed).find(|target| target.whom == whom);
+    let is_meant = |target: &Target| target.whom == whom;
+    // Nobody is asked where the file is enough: some may be down, and questions to them take their time.
+    let agreed = || {
+        let answers = ask(file, identity.clone(), QUESTION).ok()?;
+        Target::added(file, answers.newest()?).into_iter().find(is_meant)
+    };
+    let target = Target::in_file(file).into_iter().find(is_meant).or_else(agreed);
     let target = target.ok_or_else(|| format!("the array has no device {}", device.0))?;
     if !identity.allows_at(&target.address) {
         return Err(crate::host::OpenError::Exposed(target.address).to_string());
@@ -138,8 +140,7 @@ pub fn ask(
         lock_servers: vec![Err(SILENT.to_owned()); file.lock_servers().count()],
         software: BTreeMap::new(),
     };
-    let by_file = file.added.iter().map(Target::of);
-    let known: Vec<Target> = Target::all(file).into_iter().chain(by_file).collect();
+    let known = Target::in_file(file);
     ask_these(file, identity.clone(), patience, &known, &mut all)?;
     let agreed = all.newest().map_or_else(Vec::new, |state| Target::added(file, state));
     let is_new = |target: &Target| known.iter().all(|known| known.whom != target.whom);
@@ -205,9 +206,9 @@ fn ask_these(
                 None => drop(all.added.insert(device, (target.address.clone(), answer))),
             },
             Whom::Server(ServerId(id)) => {
-                all.lock_servers.get_mut(usize::from(id)).into_iter().for_each(|place| {
-                    place.clone_from(&answer);
-                });
+                if let Some(place) = all.lock_servers.get_mut(usize::from(id)) {
+                    *place = answer;
+                }
             }
         }
     }

@@ -110,10 +110,9 @@ impl Growing<'_> {
             None => self.next_group(&now)?,
         };
         let devices: Vec<DeviceId> = group.devices().map(|(device, _)| device).collect();
-        let of_group = Layout { stripes: self.file.layout.stripes, ..self.file.layout };
         let rows = match self.args.device_size {
             Some(size) => rows(self.file, size),
-            None => of_group.device_blocks() / u64::from(of_group.unit),
+            None => self.file.layout.device_blocks() / u64::from(self.file.layout.unit),
         };
         let wanted = Layout { stripes: now.stripes.saturating_add(rows), ..now };
         let unfit = |why: String| Failure::new(Code::Unreadable, why);

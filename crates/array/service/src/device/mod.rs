@@ -159,11 +159,10 @@ impl Server {
     /// [`ServeError`].
     pub fn start(file: &ArrayFile, serving: &Serving) -> Result<Server, ServeError> {
         let id = serving.device.0;
-        let last = file.voters().chain(&file.added).last().map_or(0, |entry| entry.id);
+        let last = file.entries().last().map_or(0, |entry| entry.id);
         let entry = file.entry(serving.device).ok_or(ServeError::NoDevice { id, last })?;
         let listen = serving.listen.map(Address::from);
-        let entries = file.voters().chain(&file.added);
-        let mut addresses = entries.map(|entry| &entry.address).chain(&listen);
+        let mut addresses = file.entries().map(|entry| &entry.address).chain(&listen);
         if let Some(exposed) = addresses.find(|address| !serving.identity.allows_at(address)) {
             return Err(ServeError::Exposed(exposed.clone()));
         }

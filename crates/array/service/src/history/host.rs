@@ -35,7 +35,6 @@ fn written(by: array::Life, op: u64, start: u64, data: &[u8]) -> Kind {
 /// A host's history. None of its methods does anything when it has ended.
 pub(crate) struct HostHistory {
     history: History,
-    layout: Layout,
     life: Life,
     /// Requests, each with its newest recorded try: unanswered ones, and failed writes, which may go on.
     open: BTreeMap<Ticket, Option<u64>>,
@@ -49,19 +48,18 @@ impl HostHistory {
         log: fn(&str),
     ) -> Result<HostHistory, HistoryError> {
         let history = History::create(path, file, log)?;
-        Ok(HostHistory { history, layout: file.layout, life, open: BTreeMap::new() })
+        Ok(HostHistory { history, life, open: BTreeMap::new() })
     }
 
     /// The array has this layout by a newer state.
     pub fn grown(&mut self, layout: &Layout) {
-        self.layout = *layout;
         self.history.grown(layout);
     }
 
     /// It is asked for a piece of work.
     pub fn asked(&mut self, ticket: Ticket, work: &Work) {
         let (by, op) = (by(self.life), ticket.0);
-        let fits = |span: &Span| span.count > 0 && span.end() <= self.layout.blocks();
+        let fits = |span: &Span| span.count > 0 && span.end() <= self.history.layout.blocks();
         let (block, sectors) = (u64::from(BLOCK), u64::from(SECTORS));
         let kind = match work {
             Work::Read { span } if fits(span) => {

@@ -87,17 +87,21 @@ pub(crate) struct Target {
 impl Target {
     /// All that listen in an array: voters by id, and then the lock servers.
     pub fn all(file: &ArrayFile) -> Vec<Target> {
-        let voter = Target::of;
         let server = |(id, entry): (u16, &LockServerEntry)| Target {
             whom: Whom::Server(ServerId(id)),
             address: entry.address.clone(),
             node: entry.node,
         };
-        file.voters().map(voter).chain((0..).zip(file.lock_servers()).map(server)).collect()
+        file.voters().map(Target::of).chain((0..).zip(file.lock_servers()).map(server)).collect()
     }
-}
 
-impl Target {
+    /// All that the array's file has, with the devices that the array has got since it was made or is to get.
+    pub fn in_file(file: &ArrayFile) -> Vec<Target> {
+        let mut all = Target::all(file);
+        all.extend(file.added.iter().map(Target::of));
+        all
+    }
+
     /// A device or witness by its entry in the array's file.
     pub fn of(entry: &DeviceEntry) -> Target {
         let (address, node) = (entry.address.clone(), entry.node);

@@ -275,9 +275,9 @@ impl Array {
     pub fn wait_until_back(&self) {
         wait_for(|| {
             let status = super::traffic::status(self);
-            let devices = status["devices"].as_array().into_iter().flatten().enumerate();
-            for (id, _) in devices.filter(|(_, device)| device["condition"] == "failed") {
-                self.lockify("rebuild", &["--id", &id.to_string()]);
+            let devices = status["devices"].as_array().into_iter().flatten();
+            for device in devices.filter(|device| device["condition"] == "failed") {
+                self.lockify("rebuild", &["--id", &device["id"].to_string()]);
             }
             self.is_healthy()
         });

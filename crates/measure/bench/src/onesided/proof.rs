@@ -1,7 +1,7 @@
 //! The proof: the workers' histories, merged by the clock that they share, and checked.
 
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockify_check::{Options, Outcome, Report, check_reader};
 use lockify_history::{MergeError, ReadError, Reader, Writer};
@@ -25,10 +25,11 @@ pub struct Part {
 pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
     let mut readers = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        let whole = match part.killed {
-            None => std::fs::read(&part.file).map_err(ReadError::Open),
-            Some((peer, dead)) => killed(&part.file, peer, dead),
-        };
+        let read = std::fs::read(&part.file).map_err(ReadError::Open);
+        let whole = read.and_then(|written| match part.killed {
+            None => Ok(written),
+            Some((peer, dead)) => ended(written, peer, dead),
+        });
         let whole = whole.map_err(|error| MergeError::Read { number: number + 1, error })?;
         readers.push(Reader::new(Cursor::new(whole)));
     }
@@ -42,8 +43,7 @@ pub fn check(parts: &[Part]) -> Result<Report, MergeError> {
 }
 
 /// A killed worker's history with an end: a hold lasts until it was dead, or its lease was over.
-fn killed(file: &Path, peer: u16, dead: u64) -> Result<Vec<u8>, ReadError> {
-    let mut whole = std::fs::read(file).map_err(ReadError::Open)?;
+fn ended(mut whole: Vec<u8>, peer: u16, dead: u64) -> Result<Vec<u8>, ReadError> {
     // It may have died within a line.
     whole.truncate(whole.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
     let mut reader = Reader::new(&whole[..]);
