@@ -21,8 +21,8 @@
  * a second time (dlm_claim_granted). Operations on it wait (must_wait).
  *
  * A claim belongs to the resource, and holds a reference to it. A resource with
- * a PENDING claim has one local lock. Further ones wait where they would for a
- * LOOKUP. Locks: res_lock, then dlm_claims.lock.
+ * a PENDING claim has one local lock at a time. Further ones wait where they
+ * would for a LOOKUP. Locks: res_lock, then dlm_claims.lock.
  */
 #include "claim_internal.h"
 #include "claim_trace.h"
@@ -60,6 +60,7 @@ bool dlm_claimed(struct dlm_rsb *r)
  * Making a claim.
  */
 
+/* May a lock be granted before the directory node has answered? */
 static bool may_claim(struct dlm_rsb *r, struct dlm_lkb *lkb)
 {
 	struct dlm_ls *ls = r->res_ls;
@@ -75,11 +76,22 @@ static bool may_claim(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	if (test_bit(DLM_DFL_USER_BIT, &lkb->lkb_dflags))
 		return false;
 #endif
-	/* a resource that this node knows nothing of */
-	return !r->res_claim && !r->res_first_lkid &&
+	/* no other lock of this node */
+	return !r->res_first_lkid &&
 	       list_empty(&r->res_lookup) && list_empty(&r->res_grantqueue) &&
 	       list_empty(&r->res_convertqueue) &&
 	       list_empty(&r->res_waitqueue);
+}
+
+/*
+ * The object was freed, and its name is a new one's. What the claim says of
+ * this node is as true of the new lock: no REMOVE has been sent, and the claim
+ * still holds the barrier for whatever weakens a lock from here on.
+ */
+static bool covers(struct dlm_claim *c, struct dlm_lkb *lkb)
+{
+	return !c->strict && may_claim(c->r, lkb) &&
+	       READ_ONCE(claims_of(c->r)->mode) == DLM_CLAIM_ON;
 }
 
 static struct dlm_claim *make_claim(struct dlm_rsb *r)
@@ -138,6 +150,10 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 	lkb->lkb_exflags &= ~DLM_LKF_CLAIM;
 
 	if (c && c->state == CLAIM_PENDING) {
+		if (asked && covers(c, lkb)) {
+			lkb->lkb_nodeid = 0;
+			return 0;
+		}
 		hurry(claims_of(r));
 		goto wait;
 	}
@@ -149,12 +165,12 @@ int dlm_claim_set_master(struct dlm_rsb *r, struct dlm_lkb *lkb)
 
 	c = NULL;
 #if LINUX_6_1
-	if (asked && may_claim(r, lkb)) {
+	if (asked && !r->res_claim && may_claim(r, lkb)) {
 		dlm_claim_before_lookup(r);
 		c = make_claim(r);
 	}
 #else
-	if (asked && may_claim(r, lkb))
+	if (asked && !r->res_claim && may_claim(r, lkb))
 		c = make_claim(r);
 #endif
 	if (!c) {

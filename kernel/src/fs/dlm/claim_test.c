@@ -150,6 +150,8 @@ static struct dlm_rsb *claimed(struct kunit *test, struct dlm_ls *ls, u8 state)
 	kref_get(&r->res_ref);
 	INIT_LIST_HEAD(&r->res_lookup);
 	INIT_LIST_HEAD(&r->res_grantqueue);
+	INIT_LIST_HEAD(&r->res_convertqueue);
+	INIT_LIST_HEAD(&r->res_waitqueue);
 	c->r = r;
 	c->state = state;
 	c->ordinal = 7;
@@ -208,6 +210,58 @@ static void claims_take_only_their_answer(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, list_empty(&cs->open));
 }
 
+/* What becomes of a new request for a lock of a resource with this claim. */
+static int request(struct kunit *test, struct dlm_rsb *r, u32 flags)
+{
+	struct dlm_lkb *lkb = kunit_kzalloc(test, sizeof(*lkb), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, lkb);
+	lkb->lkb_exflags = flags;
+	lkb->lkb_nodeid = -1;
+	return dlm_claim_set_master(r, lkb);
+}
+
+static void a_claim_serves_the_names_next_life(struct kunit *test)
+{
+	struct dlm_ls *ls = kunit_kzalloc(test, sizeof(*ls), GFP_KERNEL);
+	struct dlm_lkb *held = kunit_kzalloc(test, sizeof(*held), GFP_KERNEL);
+	struct dlm_claims *cs = &ls->ls_claims;
+	struct dlm_rsb *r;
+
+	KUNIT_ASSERT_NOT_NULL(test, ls);
+	KUNIT_ASSERT_NOT_NULL(test, held);
+	dlm_claim_new_lockspace(ls);
+	set_bit(LSFL_RUNNING, &ls->ls_flags);
+	cs->limit = 8;
+	cs->mode = DLM_CLAIM_ON;
+
+	r = claimed(test, ls, CLAIM_PENDING);
+	KUNIT_EXPECT_EQ(test, request(test, r, DLM_LKF_CLAIM), 0);
+	KUNIT_EXPECT_NOT_NULL(test, r->res_claim);
+	/* its last life has a lock still */
+	list_add(&held->lkb_statequeue, &r->res_grantqueue);
+	KUNIT_EXPECT_EQ(test, request(test, r, DLM_LKF_CLAIM), 1);
+	KUNIT_EXPECT_FALSE(test, list_empty(&r->res_lookup));
+	drop(r);
+
+	r = claimed(test, ls, CLAIM_PENDING);
+	/* of nothing new */
+	KUNIT_EXPECT_EQ(test, request(test, r, 0), 1);
+	/* and behind one that waits */
+	KUNIT_EXPECT_EQ(test, request(test, r, DLM_LKF_CLAIM), 1);
+	drop(r);
+
+	r = claimed(test, ls, CLAIM_PENDING);
+	r->res_claim->strict = true;
+	KUNIT_EXPECT_EQ(test, request(test, r, DLM_LKF_CLAIM), 1);
+	drop(r);
+
+	r = claimed(test, ls, CLAIM_PENDING);
+	cs->mode = DLM_CLAIM_STRICT;
+	KUNIT_EXPECT_EQ(test, request(test, r, DLM_LKF_CLAIM), 1);
+	drop(r);
+}
+
 /* The lowest node's limit is what all take; a member without one ends claims. */
 static void members_agree_on_the_lowest_limit(struct kunit *test)
 {
@@ -245,6 +299,7 @@ static struct kunit_case claim_cases[] = {
 	KUNIT_CASE(answers_are_checked),
 	KUNIT_CASE(masters_are_found),
 	KUNIT_CASE(claims_take_only_their_answer),
+	KUNIT_CASE(a_claim_serves_the_names_next_life),
 	KUNIT_CASE(members_agree_on_the_lowest_limit),
 	{ }
 };

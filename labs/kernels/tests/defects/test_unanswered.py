@@ -90,6 +90,39 @@ def test_locks_are_used_before_the_answer(three: Lab) -> None:
     check_at_rest(three)
 
 
+def test_blocks_are_used_again_before_the_answer(three: Lab) -> None:
+    """D3, D4: an object is created, deleted, and another one created on its block, with the claim of the first still
+    pending: it serves the second."""
+    scenario.warm_up(three, "again")
+    use = """
+        same=0
+        for ((i = 0; i < 40; i++)); do
+            f=$MNT/again/$i
+            echo gone >$f.gone && old=$(stat -c %i $f.gone) && rm $f.gone || exit 1
+            sync -f $MNT/again  # or the journal keeps the block from being used again
+            if ((i % 2)); then echo kept $i >$f; else mkdir $f; fi || exit 1
+            [ $(stat -c %i $f) != $old ] || same=$((same + 1))
+        done
+        echo $same
+    """
+    with Background(three) as background:
+        with stalled(three, DIRECTORY):
+            job = background.start(use, CREATOR)
+            if claims(three):
+                assert int(succeeded(job).out) > 0, "no block was used again: this tests nothing"
+                assert scenario.pending(three) > 0
+            time.sleep(1)
+        succeeded(job)
+    check_at_rest(three)
+    read = """
+        for ((i = 0; i < 40; i++)); do
+            if ((i % 2)); then [ "$(cat $MNT/again/$i)" = "kept $i" ]; else [ -d $MNT/again/$i ]; fi || exit 1
+        done
+    """
+    three.sh(read, [READER, DIRECTORY])
+    check_at_rest(three)
+
+
 def test_nobody_sees_a_folder_before_the_answer(three: Lab) -> None:
     """D6: another node gets the parent's lock only when the claims below it are settled."""
     scenario.warm_up(three, "d6")
