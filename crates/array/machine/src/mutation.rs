@@ -21,6 +21,8 @@ pub enum Mutation {
     ServesBeforeLetIn,
     /// A device serves from a medium that was put back to an older copy. At devices.
     TrustsOldCopies,
+    /// A device serves by a number that an earlier start has asked for, as a copy of the medium may have. At devices.
+    ServesByInheritedKey,
     /// A device is given up although another one of its group has restarted and does not know a host's writes. At devices,
     /// which do not report it.
     GivesUpBesideUnsettled,
@@ -59,7 +61,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 22] = [
+    pub const ALL: [Mutation; 23] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -67,6 +69,7 @@ impl Mutation {
         Mutation::ServesBeforeSettled,
         Mutation::ServesBeforeLetIn,
         Mutation::TrustsOldCopies,
+        Mutation::ServesByInheritedKey,
         Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
         Mutation::ZerosAreData,

@@ -136,6 +136,10 @@ struct OldCopy {
     key: u64,
     /// How often that has changed since.
     changes: u32,
+    /// The start of the device's process that it was made in.
+    start: u32,
+    /// The device has served in a later start. Or it has got two numbers, so that one is newer than whatever the copy asks for.
+    older: bool,
 }
 
 /// One run.
@@ -162,6 +166,8 @@ pub struct Trial<'a> {
     layout: Layout,
     /// A device's medium as it was once.
     old_copy: Option<OldCopy>,
+    /// A device that is copied, and ends, as soon as it has asked for another number.
+    copied_when_it_asks: Option<DeviceId>,
     /// The life of the last host that could read when all was quiet.
     probed: Option<Life>,
     /// Devices that have given up their media, and since when.
@@ -196,6 +202,7 @@ impl<'a> Trial<'a> {
             timed: BTreeMap::new(),
             layout: scenario.layout,
             old_copy: None,
+            copied_when_it_asks: None,
             probed: None,
             given_up: BTreeMap::new(),
             lost: None,
@@ -335,7 +342,7 @@ impl<'a> Trial<'a> {
                     }
                 }
                 Some(Timed::Rested) => self.rested(at),
-                Some(Timed::Copy) => self.copy(),
+                Some(Timed::Copy) => self.begin_copy(),
                 Some(Timed::PutBack) => self.put_back(at),
                 None => {}
             },
@@ -772,6 +779,7 @@ impl<'a> Trial<'a> {
             true => self.caretaker.due(at, settled, old),
             false => Vec::new(),
         };
+        self.copy_what_asks(at);
         self.age_copy();
         self.replace_media(at);
         let away = self.away();
@@ -833,30 +841,63 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// A backup copies a device's medium, whether its process runs or not.
-    fn copy(&mut self) {
-        let device =
-            DeviceId((self.scenario.seed % u64::from(self.scenario.layout.devices())) as u16);
+    /// A backup copies a device's medium, whether its process runs or not. Every other time the copy has asked for a number that
+    /// the medium gets later, and the device starts again: then a newer number than that is what the copy is known by.
+    fn begin_copy(&mut self) {
+        let devices = u64::from(self.scenario.layout.devices());
+        let device = DeviceId((self.scenario.seed % devices) as u16);
+        if self.scenario.seed / devices % 2 == 0 {
+            return self.copy(device);
+        }
+        self.copied_when_it_asks = Some(device);
+        self.change_key(device);
+    }
+
+    fn change_key(&mut self, device: DeviceId) {
+        let node = self.places.device(device);
+        self.sim.with(node, |device, cx| device.change_key(cx));
+    }
+
+    fn copy_what_asks(&mut self, at: Nanos) {
+        let Some(device) = self.copied_when_it_asks else { return };
+        let node = self.places.device(device);
+        let machine = self.sim.running(node).and_then(Node::device);
+        if !machine.is_some_and(|device| device.is_let_in() && device.wants_in().is_some()) {
+            return self.change_key(device);
+        }
+        self.copied_when_it_asks = None;
+        self.copy(device);
+        self.sim.inject(Fault::Crash { node, power_loss: false });
+        self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
+    }
+
+    fn copy(&mut self, device: DeviceId) {
         let node = self.places.device(device);
         let disks = DISKS.iter().filter_map(|disk| self.sim.copy_disk(node, *disk)).collect();
         let key = self.caretaker.state().key(device);
-        self.old_copy = Some(OldCopy { device, disks, key, changes: 0 });
+        let start = self.sim.incarnation(node);
+        self.old_copy = Some(OldCopy { device, disks, key, changes: 0, start, older: false });
     }
 
-    /// The medium gets other numbers in the course of time. Two make the copy older than whatever it has asked for.
+    /// The medium gets other numbers in the course of time, until the copy is older.
     fn age_copy(&mut self) {
         let Some(copy) = &mut self.old_copy else { return };
         let key = self.caretaker.state().key(copy.device);
         copy.changes += u32::from(std::mem::replace(&mut copy.key, key) != key);
         let node = self.places.device(copy.device);
-        if copy.changes < 2 {
-            self.sim.with(node, |device, cx| device.change_key(cx));
+        let machine = self.sim.running(node).and_then(Node::device);
+        let serves = machine.is_some_and(lockify_array::Device::is_let_in);
+        copy.older |= serves && self.sim.incarnation(node) > copy.start || copy.changes >= 2;
+        if !copy.older {
+            let device = copy.device;
+            self.change_key(device);
         }
     }
 
     /// The device comes back with the copy. That is a failure of a device: the others of its group are whole.
     fn put_back(&mut self, at: Nanos) {
-        let Some(copy) = self.old_copy.take().filter(|copy| copy.changes >= 2) else { return };
+        self.copied_when_it_asks = None;
+        let Some(copy) = self.old_copy.take().filter(|copy| copy.older) else { return };
         let whole = |device| {
             let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
             self.caretaker.state().is_good(device)

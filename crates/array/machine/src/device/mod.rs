@@ -268,6 +268,8 @@ pub struct Device {
     record: Record,
     /// Of this start: the numbers of the medium are made of it.
     random: u64,
+    /// The number that the medium had asked for before this start; 0: none (`term.rs`).
+    inherited: u64,
     saving: epoch::Saving,
     /// Serves nothing of timestamp ordering before (docs/design/array.md 2.4).
     starting_until: Time,
@@ -298,7 +300,8 @@ pub struct Device {
 impl Device {
     /// A device that has just started. Fails if its record makes no sense.
     pub fn new(mut config: DeviceConfig, boot: DeviceBoot) -> Result<Self, BootError> {
-        let (record, again) = Record::at_start(config.id, &boot)?;
+        let (record, inherited) = Record::at_start(config.id, &boot)?;
+        let again = inherited.is_some();
         config.layout = config.layout.grown(record.state());
         // Reads accepted before the restart may have had timestamps up to this; nothing older may be written now.
         let floor = if again { boot.now.saturating_add(config.ahead) } else { 0 };
@@ -314,6 +317,7 @@ impl Device {
         let newest = if again { floor.saturating_add(config.ahead) } else { 0 };
         let mut device = Device {
             random: boot.random,
+            inherited: inherited.unwrap_or_default(),
             saving: epoch::Saving::default(),
             starting_until: if starting { floor.saturating_add(1) } else { 0 },
             tso: Tso::new(config.remember, config.ahead, config.basic, floor),

@@ -64,8 +64,11 @@ impl Record {
         self.acceptor.state()
     }
 
-    /// The record that a device starts with, and whether it has run before.
-    pub(super) fn at_start(device: DeviceId, boot: &DeviceBoot) -> Result<(Self, bool), BootError> {
+    /// The record that a device starts with. Of one that has run before also the number that it had asked for, or 0.
+    pub(super) fn at_start(
+        device: DeviceId,
+        boot: &DeviceBoot,
+    ) -> Result<(Self, Option<u64>), BootError> {
         match &boot.record {
             None => {
                 let record = Record {
@@ -78,12 +81,13 @@ impl Record {
                     asked: 0,
                     durable: Covered::default(),
                 };
-                Ok((record, false))
+                Ok((record, None))
             }
             Some(record) => {
                 let mut record = Record::decode(record).ok_or(BootError)?;
+                let asked = record.asked;
                 record.begin_term(device, boot.random);
-                Ok((record, true))
+                Ok((record, Some(asked)))
             }
         }
     }

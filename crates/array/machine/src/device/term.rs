@@ -23,6 +23,9 @@
 //! state remembers ([`crate::ArrayState::keys`]). A device that serves for long gets others. A device whose medium has neither the array's
 //! number nor asks for it has old blocks: it is given up and rebuilt.
 //!
+//! A device that ends with its question open asks again when it starts, since the array may have taken that number. A copy of the
+//! medium from before asks for it as well. So it does not serve by that number: it asks for one of this start, and waits for that.
+//!
 //! Letting a device in changes no device's condition, so operations under way continue ([`crate::ArrayState::since`]).
 
 use super::Device;
@@ -61,7 +64,17 @@ impl Device {
     /// may ask for a term that the medium has had since.
     pub fn is_let_in(&self) -> bool {
         let term = self.record.state().term(self.config.id);
-        !self.has_blocks() || term == self.record.term && !self.is_out_of_date()
+        !self.has_blocks()
+            || term == self.record.term && !self.is_out_of_date() && !self.has_inherited_key()
+    }
+
+    /// Returns true if copies from before this start may ask for the number that the array has of this medium.
+    fn has_inherited_key(&self) -> bool {
+        #[cfg(feature = "mutations")]
+        if self.config.mutation == Some(Mutation::ServesByInheritedKey) {
+            return false;
+        }
+        self.inherited != 0 && self.record.state().key(self.config.id) == self.inherited
     }
 
     fn has_blocks(&self) -> bool {

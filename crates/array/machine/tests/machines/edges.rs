@@ -39,14 +39,14 @@ impl Rig {
         rig
     }
 
-    /// Lets it serve again after a restart.
+    /// Lets it serve again after a restart. That takes two changes if it had asked for a number before.
     fn let_in(&mut self) {
-        let change = self.device.wants_in().unwrap();
-        let state = self.device.state().changed(change).unwrap().unwrap();
-        assert_eq!(
-            self.ask_at(START, 900, START, Action::Install(Box::new(state))),
-            [Answer::Done]
-        );
+        for seq in [900, 901] {
+            let Some(change) = self.device.wants_in() else { continue };
+            let state = self.device.state().changed(change).unwrap().unwrap();
+            let install = Action::Install(Box::new(state));
+            assert_eq!(self.ask_at(START, seq, START, install), [Answer::Done]);
+        }
         assert!(self.device.is_let_in());
     }
 

@@ -54,8 +54,19 @@ fn a_device_that_is_back_serves_nothing_of_what_the_others_went_on_without() {
     }
 }
 
+/// When a copy of a device's medium was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Copied {
+    /// While the device did not run.
+    Ended,
+    /// The device was given another number since.
+    Running,
+    /// When the device had asked for another number, and before the array took it.
+    Asking,
+}
+
 /// Returns what a host reads after a device's medium was put back to a copy, and whether the device knows.
-fn after_an_old_copy(scheme: Scheme, running: bool, mutation: Option<Mutation>) -> (bool, bool) {
+fn after_an_old_copy(scheme: Scheme, copied: Copied, mutation: Option<Mutation>) -> (bool, bool) {
     let (mut world, span) = (three_hosts(scheme, mutation), Span { start: 0, count: 1 });
     let put_back = raid5().place(0).device;
     let index = usize::from(put_back.0);
@@ -63,15 +74,23 @@ fn after_an_old_copy(scheme: Scheme, running: bool, mutation: Option<Mutation>) 
     let first = world.write(span);
     world.submit(1, first);
     world.run();
+    if copied == Copied::Asking {
+        world.unheard.insert(put_back);
+        let now = world.now;
+        world.devices[index].change_key(now);
+        world.collect();
+        world.run();
+        world.unheard.remove(&put_back);
+    }
     let copy = world.disks[index].clone();
-    // The copy was made while the device did not run, or it was given another number since.
-    if running {
+    if copied == Copied::Running {
         let now = world.now;
         world.devices[index].change_key(now);
     } else {
         world.restart_device(put_back);
     }
     world.run();
+    assert!(world.devices[index].is_let_in());
     let write = world.write(span);
     let Work::Write { data: newest, .. } = write.clone() else { unreachable!() };
     world.submit(2, write);
@@ -122,11 +141,18 @@ fn an_older_copy_votes_where_no_majority_is_without_it() {
 fn a_medium_that_was_put_back_to_an_older_copy_serves_nothing_of_it() {
     let mut old = 0;
     for scheme in SCHEMES {
-        for running in [false, true] {
-            assert_eq!(after_an_old_copy(scheme, running, None), (true, true), "{scheme}");
-            let mutation = Some(Mutation::TrustsOldCopies);
-            let (newest, knows) = after_an_old_copy(scheme, running, mutation);
-            assert!(!knows, "{scheme}");
+        for copied in [Copied::Ended, Copied::Running, Copied::Asking] {
+            assert_eq!(
+                after_an_old_copy(scheme, copied, None),
+                (true, true),
+                "{scheme}, {copied:?}"
+            );
+            let mutation = match copied {
+                Copied::Asking => Mutation::ServesByInheritedKey,
+                _ => Mutation::TrustsOldCopies,
+            };
+            let (newest, knows) = after_an_old_copy(scheme, copied, Some(mutation));
+            assert!(!knows, "{scheme}, {copied:?}");
             old += u32::from(!newest);
         }
     }

@@ -188,6 +188,8 @@ pub struct World {
     pub dead_hosts: BTreeSet<usize>,
     /// Devices that are no more.
     pub dead: BTreeSet<DeviceId>,
+    /// Devices whose wish to be let in nobody hears.
+    pub unheard: BTreeSet<DeviceId>,
     /// Devices that have given up their disks. Their processes have ended.
     pub broken: BTreeSet<DeviceId>,
     pub flights: Vec<Flight>,
@@ -249,6 +251,7 @@ impl World {
             suspects: BTreeSet::new(),
             dead_hosts: BTreeSet::new(),
             dead: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             broken: BTreeSet::new(),
             flights: Vec::new(),
             random,
@@ -447,7 +450,8 @@ impl World {
         for index in 0..self.devices.len() {
             let id = DeviceId(index as u16);
             let Some(change) = self.devices[index].wants_in() else { continue };
-            if self.asked_in.get(&id) != Some(&change) && !self.dead.contains(&id) {
+            let unheard = self.dead.contains(&id) || self.unheard.contains(&id);
+            if self.asked_in.get(&id) != Some(&change) && !unheard {
                 self.next_ticket += 1;
                 let ticket = Ticket(self.next_ticket);
                 self.asked_in.insert(id, change.clone());
@@ -642,6 +646,7 @@ impl World {
     /// Starts a device with what its disk has.
     fn boot_device(&mut self, index: usize, state: ArrayState) {
         self.boots += 1;
+        self.asked_in.remove(&DeviceId(index as u16));
         let (record, random) = (self.disks[index].record.clone(), self.boots << 32);
         let boot = DeviceBoot { now: self.now, record, state, random };
         self.devices[index] = Device::new(self.configs[index].clone(), boot).unwrap();

@@ -45,7 +45,7 @@ const fn of_two(
     Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
 }
 
-const HOLES: [Hole; 20] = [
+const HOLES: [Hole; 21] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -61,6 +61,7 @@ const HOLES: [Hole; 20] = [
     // An operation that reads several blocks has the mix repaired, so that the end finds parity that does not fit.
     hole("serve before settled", Mutation::ServesBeforeSettled, Faults::Restarts, "liveness"),
     hole("trust old copies", Mutation::TrustsOldCopies, Faults::All, "reads"),
+    hole("serve by an inherited key", Mutation::ServesByInheritedKey, Faults::All, "reads"),
     Hole {
         name: "unlock before written",
         open: (Scheme::ServerLocking, Some(Mutation::UnlockBeforeWritten)),
