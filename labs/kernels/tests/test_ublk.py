@@ -1,6 +1,6 @@
 """An array as a ublk device of a node's kernel: ext4 and XFS on it, whose export is restarted under load; and who gets no device.
 
-The kernel keeps requests while no export serves the device. The lease is long, because the node's programs share one processor.
+The kernel keeps requests while no export serves the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORGET = "echo 3 >/proc/sys/vm/drop_caches"
 def array(lab: Lab) -> Lab:
     """A lab of one node, which has an array of three devices as a ublk device."""
     lab.expect("ublkb0")
-    one_host.up(lab, one_host.UBLK, lease=20)
+    one_host.up(lab, one_host.UBLK)
     return lab
 
 

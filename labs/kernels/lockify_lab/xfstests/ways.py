@@ -11,10 +11,6 @@ from ..lab import Lab
 
 SIZE = 1536  # MiB of each of the two devices of a file system of one host
 
-# Seconds. An array's processes share the node's one processor with the tests and with each other. While zeroes of hundreds of
-# mebibytes are written on a busy machine, the export was silent for more than four, and was fenced.
-_LEASE = 20
-
 CLUSTER = ("gfs2", "ocfs2")
 ONE_HOST = tuple(one_host.MKFS)
 FILE_SYSTEMS = (*CLUSTER, *ONE_HOST)
@@ -143,7 +139,7 @@ class Array(Disk):
 
     def _serve(self, lab: Lab, limit: float, new: bool) -> None:
         if new:
-            lab.sh(one_host.create(self.disks, f"{self.disk_size()}MiB", _LEASE))
+            lab.sh(one_host.create(self.disks, f"{self.disk_size()}MiB"))
         lab.sh(one_host.start(one_host.DISKS, new), timeout=limit)
         for script in (one_host.export(), one_host.attach(one_host.PATIENT_CLIENT)):
             lab.sh(script, timeout=limit)
