@@ -54,7 +54,7 @@ def start(disks: Sequence[str], new: bool = False) -> str:
     )
     return f"""
 {devices}
-for i in $(seq 600); do lockify array status --array {_FILE} >/run/status && exit; sleep 0.1; done
+while ((SECONDS < 60)); do lockify array status --array {_FILE} >/run/status && exit; sleep 0.1; done
 cat /run/status /run/lab/one_host.device*.log >&2
 exit 1
 """
@@ -71,7 +71,7 @@ def export(door: str = NBD) -> str:
 log=/run/lab/one_host.export.log
 setsid {export_command(door)} >$log 2>&1 </dev/null &
 echo $! >/run/export.pid
-for i in $(seq 600); do grep -q "serves the array" $log && exit; sleep 0.1; done
+while ((SECONDS < 60)); do grep -q "serves the array" $log && exit; sleep 0.1; done
 cat $log >&2
 exit 1
 """
@@ -81,7 +81,7 @@ def end_export(signal: str) -> str:
     """The script that ends the export with a signal."""
     return f"""
 kill -{signal} $(cat /run/export.pid)
-for i in $(seq 300); do kill -0 $(cat /run/export.pid) 2>/dev/null || exit 0; sleep 0.1; done
+while ((SECONDS < 30)); do kill -0 $(cat /run/export.pid) 2>/dev/null || exit 0; sleep 0.1; done
 echo "the export does not end" >&2
 exit 1
 """
@@ -91,7 +91,7 @@ def attach(client: str = _CLIENT) -> str:
     """The script that makes the export the node's block device, by a client that stays. That one connects again."""
     return f"""
 setsid {client} >{CLIENT_LOG} 2>&1 </dev/null &
-for i in $(seq 100); do [ "$(blockdev --getsize64 {DEVICE})" -gt 0 ] && exit; sleep 0.1; done
+while ((SECONDS < 30)); do [ "$(blockdev --getsize64 {DEVICE})" -gt 0 ] && exit; sleep 0.1; done
 cat {CLIENT_LOG} >&2
 exit 1
 """

@@ -25,7 +25,7 @@ def array(lab: Lab) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("fs", ["ext4", "xfs"])
+@pytest.mark.parametrize("fs", ["ext4", pytest.param("xfs", marks=pytest.mark.long)])
 def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> None:
     """In order, killed, and away for longer than the kernel waits for an answer."""
     array.sh(one_host.attach(), timeout=60)
@@ -34,7 +34,7 @@ def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> N
     one_host.check(array, fs, load, one_host.DEVICE)
 
 
-@pytest.mark.parametrize(("fs", "options"), [("ext4", ""), ("xfs", "-persist")])
+@pytest.mark.parametrize(("fs", "options"), [("ext4", ""), pytest.param("xfs", "-persist", marks=pytest.mark.long)])
 def test_an_ended_export_is_the_end_of_nbd_clients_device(array: Lab, fs: str, options: str) -> None:
     """Also with -persist, which this nbd-client has no use for. The file system has lost nothing, when it is mounted
     again."""

@@ -42,7 +42,7 @@ def make_ext4(lab: Lab) -> None:
     lab.sh("echo kept >$MNT/file && sync", timeout=60)
 
 
-@pytest.mark.parametrize("fs", ["ext4", "xfs"])
+@pytest.mark.parametrize("fs", ["ext4", pytest.param("xfs", marks=pytest.mark.long)])
 def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> None:
     """In order, killed, and away for seconds."""
     one_host.make(array, fs, DEVICE)
