@@ -846,7 +846,7 @@ impl<'a> Trial<'a> {
     fn begin_copy(&mut self) {
         let devices = u64::from(self.scenario.layout.devices());
         let device = DeviceId((self.scenario.seed % devices) as u16);
-        if self.scenario.seed / devices % 2 == 0 {
+        if (self.scenario.seed / devices).is_multiple_of(2) {
             return self.copy(device);
         }
         self.copied_when_it_asks = Some(device);
