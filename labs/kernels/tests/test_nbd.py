@@ -34,7 +34,8 @@ def test_a_file_system_outlives_restarts_of_the_export(array: Lab, fs: str) -> N
     one_host.check(array, fs, load, one_host.DEVICE)
 
 
-@pytest.mark.parametrize(("fs", "options"), [("ext4", ""), pytest.param("xfs", "-persist", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("fs", "options"), [("ext4", ""), ("xfs", "-persist")])
 def test_an_ended_export_is_the_end_of_nbd_clients_device(array: Lab, fs: str, options: str) -> None:
     """Also with -persist, which this nbd-client has no use for. The file system has lost nothing, when it is mounted
     again."""

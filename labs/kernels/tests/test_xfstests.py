@@ -216,7 +216,8 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("fs", ["ext4", pytest.param("xfs", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("fs", ["ext4", "xfs"])
 def test_a_file_system_of_one_host_has_its_devices_on_disks_and_on_an_array(
     fs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
