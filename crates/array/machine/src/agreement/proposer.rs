@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Agree, Agreed, Ballot};
-use crate::{ArrayState, Change, DeviceId, Life};
+use crate::{ArrayState, Change, DeviceId, Epoch, Layout, Life, OpError};
 
 /// The proposer's next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,8 +14,8 @@ pub(crate) enum Step {
     BackOff(u32),
     /// This state has been chosen: let everybody know. The change is in it, by whomever.
     Chosen(ArrayState),
-    /// The change does not make sense.
-    Refused(String),
+    /// The change does not make sense in the newest state that was chosen.
+    Refused(OpError),
 }
 
 /// One change on its way.
@@ -25,6 +25,7 @@ pub(crate) struct Proposer {
     number: u64,
     change: Change,
     voters: usize,
+    layout: Layout,
     /// The newest state known to have been chosen.
     state: ArrayState,
     ballot: Ballot,
@@ -48,12 +49,19 @@ enum Phase {
 }
 
 impl Proposer {
-    pub fn new(life: Life, number: u64, change: Change, voters: usize, state: ArrayState) -> Self {
+    /// The voters are the layout's devices and these witnesses.
+    pub fn new(
+        (life, number): (Life, u64),
+        change: Change,
+        (layout, witnesses): (Layout, u16),
+        state: ArrayState,
+    ) -> Self {
         Proposer {
             life,
             number,
             change,
-            voters,
+            voters: usize::from(layout.devices()) + usize::from(witnesses),
+            layout,
             state,
             ballot: Ballot::default(),
             highest: 0,
@@ -66,21 +74,35 @@ impl Proposer {
         }
     }
 
-    /// A new attempt: at first, after a back-off, or when too many voters have not answered in time.
+    /// A new attempt: at first, after a back-off, or when too many voters have not answered in time. The change may make no sense
+    /// in the state known: a proposer may have died that was the only one to know the next. So voters are asked in any case.
     pub fn again(&mut self) -> Step {
         self.phase = Phase::Idle;
-        match self.state.changed(self.change.clone()) {
-            Err(why) => Step::Refused(why),
-            Ok(None) => Step::Chosen(self.state.clone()),
-            Ok(Some(next)) => {
-                self.highest += 1;
-                self.ballot =
-                    Ballot { round: self.highest, by: Some(self.life), change: self.number };
-                self.attempts += 1;
-                self.ask(Phase::Promising { best: None });
-                Step::AskAll(Agree::Promise { epoch: next.epoch, ballot: self.ballot })
-            }
+        if self.next() == Ok(None) {
+            return Step::Chosen(self.state.clone());
         }
+        self.highest += 1;
+        self.ballot = Ballot { round: self.highest, by: Some(self.life), change: self.number };
+        self.attempts += 1;
+        self.ask(Phase::Promising { best: None });
+        let epoch = Epoch(self.state.epoch.0 + 1);
+        Step::AskAll(Agree::Promise { epoch, ballot: self.ballot })
+    }
+
+    /// The state after the change; `None` if it is in the state known. Refuses a failure after which a stripe could not be
+    /// reconstructed.
+    fn next(&self) -> Result<Option<ArrayState>, OpError> {
+        let next = self.state.changed(self.change.clone()).map_err(OpError::State)?;
+        if let Change::Fail(device, _) = self.change
+            && next.is_some()
+            && let Some(other) =
+                self.state.not_whole_beside(&self.layout.grown(&self.state), device)
+        {
+            return Err(OpError::Unavailable(format!(
+                "{device} cannot be given up, because {other} is not whole"
+            )));
+        }
+        Ok(next)
     }
 
     fn ask(&mut self, phase: Phase) {
@@ -158,12 +180,10 @@ impl Proposer {
             Phase::Promising { best } => {
                 // A state that may have been chosen already is proposed again; this change comes
                 // after it.
-                let next = match best {
-                    Some((_, state)) => state,
-                    None => match self.state.changed(self.change.clone()) {
-                        Ok(Some(next)) => next,
-                        _ => return Some(self.again()),
-                    },
+                let next = match best.map_or_else(|| self.next(), |(_, state)| Ok(Some(state))) {
+                    Ok(Some(next)) => next,
+                    Ok(None) => return Some(self.again()),
+                    Err(why) => return Some(Step::Refused(why)),
                 };
                 self.ask(Phase::Accepting(next.clone()));
                 Some(Step::AskAll(Agree::Accept { ballot: self.ballot, state: Box::new(next) }))
@@ -171,10 +191,7 @@ impl Proposer {
             Phase::Accepting(state) => {
                 self.state = state;
                 self.waited = false;
-                match self.state.changed(self.change.clone()) {
-                    Ok(None) => Some(Step::Chosen(self.state.clone())),
-                    _ => Some(self.again()),
-                }
+                Some(self.again())
             }
         }
     }

@@ -4,10 +4,24 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::{Change, DeviceId, HostId, Node, NodeName, Term, Usage};
+use crate::{Change, DeviceId, HostId, Layout, Node, NodeName, OpError, Redundancy, Term, Usage};
 
 fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
+}
+
+/// A proposer of a change in an array of these devices.
+fn proposer(host: u32, number: u64, change: Change, devices: u16, state: &ArrayState) -> Proposer {
+    let layout = Layout {
+        redundancy: Redundancy::Raid5,
+        data: devices - 1,
+        groups: 1,
+        unit: 1,
+        block_size: 16,
+        stripes: 1,
+        added: Default::default(),
+    };
+    Proposer::new((life(host), number), change, (layout, 0), state.clone())
 }
 
 enum Letter {
@@ -90,16 +104,11 @@ fn hosts_that_propose_at_once_agree_on_every_epoch_and_every_change_gets_in() {
     for seed in 0..300 {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let first = ArrayState::new(5);
-        let changes = [
-            Change::Fail(DeviceId(0), 0),
-            Change::Fail(DeviceId(1), 0),
-            Change::Fail(DeviceId(0), 0),
-            Change::Fail(DeviceId(3), 0),
-        ];
+        let changes = [0, 1, 0, 3].map(|device| Change::Lose(DeviceId(device), 0));
         // The last two are of one host.
         let hosts: Vec<Proposer> = (0u32..)
             .zip(changes)
-            .map(|(n, change)| Proposer::new(life(n.min(2)), n.into(), change, 5, first.clone()))
+            .map(|(n, change)| proposer(n.min(2), n.into(), change, 5, &first))
             .collect();
         let mut w = World {
             rng,
@@ -151,7 +160,7 @@ fn what_a_majority_accepted_survives_its_proposer() {
         assert_eq!((answer, save), (Agreed::Accepted, true));
     }
     // Another host, which knows nothing of it and reaches a different majority, has to propose the same.
-    let mut proposer = Proposer::new(life(2), 1, Change::Fail(DeviceId(0), 0), 3, first);
+    let mut proposer = proposer(2, 1, Change::Fail(DeviceId(0), 0), 3, &first);
     let Step::AskAll(ask) = proposer.again() else { panic!() };
     // Its first ballot is below nobody's: the round is the same, and its life is larger.
     let mut step = None;
@@ -161,6 +170,58 @@ fn what_a_majority_accepted_survives_its_proposer() {
     }
     let Some(Step::AskAll(Agree::Accept { state: proposed, .. })) = step else { panic!() };
     assert_eq!(*proposed, state);
+}
+
+/// Asks all voters until the proposer has its end.
+fn ask_all(proposer: &mut Proposer, voters: &mut [Acceptor]) -> Step {
+    let mut step = proposer.again();
+    while let Step::AskAll(ask) = step {
+        let answers = voters.iter_mut().enumerate().map(|(voter, acceptor)| {
+            acceptor.install(proposer.state());
+            (DeviceId(voter as u16), acceptor.handle(ask.clone(), false).0)
+        });
+        let answers: Vec<_> = answers.collect();
+        let next = answers.into_iter().find_map(|(voter, answer)| proposer.answer(voter, answer));
+        step = next.expect("an answer of all voters decides");
+    }
+    step
+}
+
+/// The proposer of a change has died when voters had accepted it, and nobody was told. By the state that all know, what follows the
+/// change makes no sense.
+#[test]
+fn a_change_is_refused_only_by_the_newest_state_that_was_chosen() {
+    let (back, other) = (DeviceId(0), DeviceId(1));
+    let good = ArrayState::new(3);
+    let failed = good.changed(good.without(back)).unwrap().unwrap();
+    let begun = failed.changed(Change::Rebuild(back)).unwrap().unwrap();
+    let whole = begun.rebuilt(back, u64::MAX);
+    for (known, before, change) in [
+        (&good, good.without(back), Change::Rebuild(back)),
+        // What the redundancy bears depends on the state as well.
+        (&begun, whole, begun.without(other)),
+    ] {
+        let state = known.changed(before).unwrap().unwrap();
+        let next = state.changed(change.clone()).unwrap();
+        for accepted in 0..=3 {
+            let mut voters = vec![Acceptor::new(known.clone()); 3];
+            let dead = Ballot { round: 1, by: Some(life(1)), change: 1 };
+            for voter in &mut voters[..accepted] {
+                let accept = Agree::Accept { ballot: dead, state: Box::new(state.clone()) };
+                assert_eq!(voter.handle(accept, false).0, Agreed::Accepted);
+            }
+            let mut proposer = proposer(2, 1, change.clone(), 3, known);
+            match ask_all(&mut proposer, &mut voters) {
+                Step::Refused(OpError::State(_) | OpError::Unavailable(_)) => {
+                    assert_eq!(accepted, 0);
+                }
+                step => {
+                    assert!(accepted > 0);
+                    assert_eq!(step, Step::Chosen(next.clone().unwrap()));
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -278,12 +339,12 @@ fn hosts_that_attach_at_the_same_time_get_different_numbers() {
 /// answers last.
 #[test]
 fn a_copy_that_has_forgotten_its_votes_is_no_majority_with_one_that_has_missed_them() {
-    let first = ArrayState::new(2);
+    let first = ArrayState::new(3);
     let term = |number, follows, key| Change::LetIn(DeviceId(0), Term { number, follows, key });
     let newest = first.changed(term(0, 0, 7)).unwrap().unwrap();
     let promised = |unsure| Agreed::Promised { accepted: None, unsure };
     let begin = || {
-        let mut host = Proposer::new(life(1), 1, term(1, 5, 6), 3, first.clone());
+        let mut host = proposer(1, 1, term(1, 5, 6), 3, &first);
         assert!(matches!(host.again(), Step::AskAll(Agree::Promise { .. })));
         assert_eq!(host.answer(DeviceId(0), promised(true)), None);
         host
@@ -291,7 +352,13 @@ fn a_copy_that_has_forgotten_its_votes_is_no_majority_with_one_that_has_missed_t
     let mut host = begin();
     assert_eq!(host.answer(DeviceId(2), promised(false)), None);
     assert!(host.is_unsure());
-    let refused = host.answer(DeviceId(1), Agreed::Chosen(newest));
+    let Some(Step::AskAll(Agree::Promise { epoch, .. })) =
+        host.answer(DeviceId(1), Agreed::Chosen(newest))
+    else {
+        panic!()
+    };
+    assert_eq!((epoch, host.answer(DeviceId(2), promised(false))), (Epoch(3), None));
+    let refused = host.answer(DeviceId(1), promised(false));
     assert!(matches!(refused, Some(Step::Refused(_))), "{refused:?}");
     // All have answered, or two that remember, or nobody else answers.
     let goes_on = |step| matches!(step, Some(Step::AskAll(Agree::Accept { .. })));

@@ -360,9 +360,8 @@ impl ArrayHost {
 
     /// The stage in which the job of this number has a change voted on.
     fn proposing(&self, job: u64, change: Change) -> RepairStage {
-        let voters = self.config.layout.devices() + self.config.witnesses;
-        let state = self.state.clone();
-        let proposer = Proposer::new(self.config.life, job, change, voters.into(), state);
+        let voters = (self.config.layout, self.config.witnesses);
+        let proposer = Proposer::new((self.config.life, job), change, voters, self.state.clone());
         RepairStage::Proposing { proposer: Box::new(proposer), seq: 0 }
     }
 
@@ -739,17 +738,6 @@ impl ArrayHost {
         }
     }
 
-    /// Refuses a failure after which a stripe could not be reconstructed.
-    fn bearable(&self, state: &ArrayState, change: &Change) -> Result<(), OpError> {
-        let &Change::Fail(device, _) = change else { return Ok(()) };
-        match state.not_whole_beside(&self.config.layout, device) {
-            None => Ok(()),
-            Some(other) => Err(OpError::Unavailable(format!(
-                "{device} cannot be given up, because {other} is not whole"
-            ))),
-        }
-    }
-
     fn proposer_step(&mut self, now: Time, id: u64, step: Step) {
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
         let RepairStage::Proposing { proposer, seq } = &mut job.stage else { return };
@@ -759,12 +747,6 @@ impl ArrayHost {
         self.tries.remove(&asked);
         match step {
             Step::AskAll(ask) => {
-                if let Work::Change { change } = &work
-                    && known.changed(change.clone()).is_ok_and(|next| next.is_some())
-                    && let Err(error) = self.bearable(&known, change)
-                {
-                    return self.over(now, id, Err(error));
-                }
                 let voters = self.config.layout.devices() + self.config.witnesses;
                 let to = (0..voters).map(|voter| Peer::Device(DeviceId(voter))).collect();
                 let action = Action::Agree(ask);
@@ -784,7 +766,7 @@ impl ArrayHost {
             Step::Refused(why) => {
                 self.adopt(now, known.clone());
                 self.tell_entering_device(now, &work);
-                self.over(now, id, Err(OpError::State(why)));
+                self.over(now, id, Err(why));
             }
             Step::Chosen(state) => {
                 if let Some(job) = self.repair_jobs.get_mut(&id) {
