@@ -40,6 +40,8 @@ pub(crate) struct Proposer {
     /// would be outbid while another one waits.
     waited: bool,
     attempts: u32,
+    /// The attempt follows another one without a back-off.
+    at_once: bool,
 }
 
 enum Phase {
@@ -71,6 +73,7 @@ impl Proposer {
             sure: 0,
             waited: false,
             attempts: 0,
+            at_once: false,
         }
     }
 
@@ -133,8 +136,15 @@ impl Proposer {
         }
         match (answer, &mut self.phase) {
             (Agreed::Chosen(state), _) => return self.learn(state),
-            (Agreed::Outbid { ballot }, _) => {
+            (Agreed::Outbid { ballot }, phase) => {
                 self.highest = self.highest.max(ballot.round);
+                // Others have gone on during the back-off, so the ballot was an old one from the start. Another back-off would
+                // make the next one old as well.
+                let was_old = matches!(phase, Phase::Promising { .. });
+                self.at_once = was_old && !self.at_once;
+                if self.at_once {
+                    return Some(self.again());
+                }
                 self.phase = Phase::Idle;
                 return Some(Step::BackOff(self.attempts));
             }

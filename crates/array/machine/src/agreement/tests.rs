@@ -224,6 +224,34 @@ fn a_change_is_refused_only_by_the_newest_state_that_was_chosen() {
     }
 }
 
+/// Others are refused all the time, each with a ballot above the one before. Then every ballot is an old one after a back-off.
+#[test]
+fn a_proposer_gets_in_beside_others_that_are_refused() {
+    let first = ArrayState::new(3);
+    let mut voters = vec![Acceptor::new(first.clone()); 3];
+    let nonsense = Change::Rebuild(DeviceId(0));
+    let mut host = proposer(1, 1, first.without(DeviceId(1)), 3, &first);
+    let mut step = host.again();
+    for number in 1..20 {
+        let Step::AskAll(ask) = step else {
+            assert!(matches!(step, Step::Chosen(_)), "{step:?}");
+            return;
+        };
+        let answers = voters.iter_mut().map(|voter| voter.handle(ask.clone(), false).0);
+        let answers: Vec<Agreed> = answers.collect();
+        let next = (0..).zip(answers).find_map(|(id, answer)| host.answer(DeviceId(id), answer));
+        step = next.unwrap();
+        if matches!(step, Step::BackOff(_)) {
+            for number in number * 10..number * 10 + 5 {
+                let mut other = proposer(2, number, nonsense.clone(), 3, &first);
+                while !matches!(ask_all(&mut other, &mut voters), Step::Refused(_)) {}
+            }
+            step = host.again();
+        }
+    }
+    panic!("not chosen");
+}
+
 #[test]
 fn changes_that_make_no_sense_are_refused() {
     let state = ArrayState::new(3);
