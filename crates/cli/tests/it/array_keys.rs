@@ -1,13 +1,13 @@
 //! Processes of an array that prove to each other who they are, and what becomes of those who cannot.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::common::array::{Array, BLOCK, Export};
 use crate::common::nbd::{Client, head};
+use crate::common::ports::free_address;
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device, work};
 use crate::common::{Process, User, code, stderr, stdout, wait_for};
@@ -365,7 +365,7 @@ fn a_node_does_not_pass_for_a_device_of_another_one() {
     let host = array.export(1);
     let written = content(SHARED);
     host.connect().write(0, &written);
-    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let elsewhere = free_address();
     let file = forged(&array, "elsewhere.toml", |file| {
         file.devices[2].node = OTHER;
         file.devices[2].address = elsewhere.into();

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
 use crate::common::array::{Array, Blocks, Export};
+use crate::common::ports::free_address;
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device};
 use crate::common::wall::Wall;
@@ -256,12 +257,10 @@ fn a_witness_that_is_added_to_the_arrays_file_votes() {
     host.connect().write(0, &written);
     assert_eq!(host.process.end(), Some(0));
     array.end();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
+    let address = free_address();
     let text = std::fs::read_to_string(array.file()).unwrap();
     let with_witness = format!("{text}\n[[witness]]\nid = 2\naddress = \"{address}\"\n");
     std::fs::write(array.file(), with_witness).unwrap();
-    drop(free);
     array.devices.push(None);
     start(&mut array, 0);
     start(&mut array, 1);

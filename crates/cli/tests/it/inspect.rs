@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use crate::common::ports::free_address;
 use crate::common::{Process, User, code, output, stderr, stdout, wait_for};
 
 #[test]
@@ -54,10 +55,7 @@ fn an_unknown_lockspace_is_named_with_the_known_ones() {
 
 /// Two nodes on free ports of the loopback interface.
 fn two_nodes(user: &User) -> Vec<(std::path::PathBuf, Process)> {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (a, b) = (free(), free());
-    let ports = [&a, &b].map(|l| l.local_addr().unwrap().port());
-    drop((a, b));
+    let ports = [free_address(), free_address()].map(|address| address.port());
     let start = |node: usize| {
         let socket = user.dir().join(format!("node{node}.sock"));
         let config = user.dir().join(format!("node{node}.toml"));

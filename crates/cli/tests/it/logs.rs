@@ -4,16 +4,14 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use crate::common::ports::free_address;
 use crate::common::{Process, User, wait_for};
 use lockify_client::{Client, Mode};
 use serde_json::Value;
 
 /// Two nodes that log every request, as JSON, into files.
 fn two_nodes(user: &User) -> Vec<(PathBuf, PathBuf, Process)> {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (a, b) = (free(), free());
-    let ports = [&a, &b].map(|l| l.local_addr().unwrap().port());
-    drop((a, b));
+    let ports = [free_address(), free_address()].map(|address| address.port());
     let start = |node: usize| {
         let path = |end: &str| user.dir().join(format!("node{node}.{end}"));
         let (socket, config, log) = (path("sock"), path("toml"), path("log"));

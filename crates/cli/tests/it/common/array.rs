@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -13,6 +12,7 @@ use lockify_volume::{ArrayFile, DeviceEntry};
 
 use super::fuse::Fuse;
 use super::nbd::{Client, head};
+use super::ports::free_address;
 use super::relay::{Network, Place};
 use super::wall::Wall;
 use super::{Process, User, code, first_line, stderr, stdout, wait_for};
@@ -52,8 +52,7 @@ impl Array {
 
     /// Three devices and two lock servers.
     pub fn with_standby(scheme: &str) -> Array {
-        let held = TcpListener::bind("127.0.0.1:0").unwrap();
-        let standby = held.local_addr().unwrap().to_string();
+        let standby = free_address().to_string();
         Array::create(3, &["--scheme", scheme, "--lock-server", &standby])
     }
 
@@ -74,10 +73,7 @@ impl Array {
         more: &[&str],
     ) -> Array {
         let voters = devices + witnesses;
-        // Held until all are known, so that none is given twice.
-        let held: Vec<_> =
-            (0..=voters).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let place = |index: usize| format!("{}{}", held[index].local_addr().unwrap(), node(index));
+        let place = |index: usize| format!("{}{}", free_address(), node(index));
         let here = std::env::current_exe().unwrap();
         let disks = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
         let array = Array {
@@ -125,11 +121,9 @@ impl Array {
     /// Gives the array's file entries of another group of devices. Returns their numbers.
     pub fn describe_group(&mut self, devices: usize) -> Vec<usize> {
         let mut file = ArrayFile::read(Path::new(&self.file())).unwrap();
-        let held: Vec<_> =
-            (0..devices).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let first = self.devices.len();
-        for (id, held) in (first..).zip(&held) {
-            let address = held.local_addr().unwrap().into();
+        for id in first..first + devices {
+            let address = free_address().into();
             file.added.push(DeviceEntry { id: id as u16, address, node: 0 });
             self.devices.push(None);
         }

@@ -1,11 +1,11 @@
 //! Three nodes in processes of their own.
 
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
 
 use lockify_client::{Client, Lockspace};
 use rustix::process::Signal;
 
+use super::ports::free_address;
 use super::{Process, User, output, wait_for};
 
 /// Three daemons on free ports of the loopback interface.
@@ -18,13 +18,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(extra: &str) -> Cluster {
-        // A port that one has found free must not be given to another before a daemon has it.
-        static STARTING: Mutex<()> = Mutex::new(());
-        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        let free: Vec<_> =
-            (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = free.iter().map(|l| l.local_addr().unwrap().port()).collect();
-        drop(free);
+        let ports = (0..3).map(|_| free_address().port()).collect();
         let mut cluster =
             Cluster { user: User::new(), nodes: Vec::new(), ports, extra: extra.into() };
         for node in 1..=3 {

@@ -7,6 +7,8 @@ pub mod machine;
 #[allow(dead_code, reason = "the array's own tests use the rest")]
 #[path = "../../../../array/service/src/nbd/testing/client.rs"]
 pub mod nbd;
+#[path = "../../../../lock/daemon/tests/it/common/ports.rs"]
+pub mod ports;
 pub mod preload;
 #[path = "../../../../lock/daemon/tests/it/common/programs.rs"]
 pub mod programs;

@@ -1,9 +1,9 @@
 //! Lockspaces that are made and released while the daemon runs.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
+use crate::common::process::nodes;
 use crate::common::{Alone, PATIENCE, recording};
 use lockify_client::{Client, Error, LockFlags, Mode};
 use lockify_daemon::{Config, Daemon};
@@ -125,15 +125,7 @@ fn names_have_limits() {
 }
 
 fn cluster(dir: &Path, lockspaces: [&str; 2]) -> Vec<(Daemon, Client)> {
-    let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let nodes: String = listeners
-        .iter()
-        .enumerate()
-        .map(|(i, l)| {
-            format!("[[nodes]]\nid = {}\naddress = \"{}\"\n", i + 1, l.local_addr().unwrap())
-        })
-        .collect();
-    drop(listeners);
+    let nodes = nodes(2);
     let start = |(i, spaces): (usize, &str)| {
         let socket = dir.join(format!("{i}.sock"));
         let text = format!("node = {}\nsocket = {socket:?}\n{nodes}{spaces}", i + 1);

@@ -10,7 +10,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use crate::common::{Compiler, Running, debian, free_port, said, within};
+use crate::common::ports::free_address;
+use crate::common::{Compiler, Running, debian, said, within};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
@@ -103,7 +104,7 @@ fn two_nodes() {
     for (name, compiler) in compilers {
         let compiled = compiler.compile(&folder().join("nodes.c"), name, "libdlm_lt");
         let [one, two] = Running::two(dir.path());
-        let port = free_port().to_string();
+        let port = free_address().port().to_string();
         let client = |role, node: &Running| {
             let mut command = compiler.command(&compiled);
             command.args([role, "127.0.0.1", &port]).env("LOCKIFY_SOCKET", &node.socket);

@@ -1,6 +1,8 @@
 //! An array's file, a folder for its devices' files, and who serves and opens it, all in this process.
 
-use std::net::TcpListener;
+#[path = "../../../../../lock/daemon/tests/it/common/ports.rs"]
+mod ports;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use lockify_volume::{
     ArrayFile, ArrayId, BLOCK, DeviceEntry, Durability, LockServerEntry, SECTOR, Timing,
     lock_server,
 };
+
+use ports::free_address;
 
 /// Longest time that anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,19 +53,8 @@ impl Site {
             stripes,
             added: Default::default(),
         };
-        // Held until all are known, so that none is given twice.
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let held: Vec<_> = (0..=data).map(|_| free()).collect();
-        let server = scheme.has_server().then(free);
-        let lock_server = server.as_ref().map(|listener| LockServerEntry {
-            address: listener.local_addr().unwrap().into(),
-            node: 0,
-        });
-        let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
-            id,
-            address: listener.local_addr().unwrap().into(),
-            node: 0,
-        };
+        let server = || LockServerEntry { address: free_address().into(), node: 0 };
+        let entry = |id| DeviceEntry { id, address: free_address().into(), node: 0 };
         let file = ArrayFile {
             spoken: lockify_volume::SPOKEN,
             id: ArrayId::random().unwrap(),
@@ -70,9 +63,9 @@ impl Site {
             layout,
             sector: SECTOR,
             timing,
-            devices: (0..).zip(&held).map(entry).collect(),
+            devices: (0..=data).map(entry).collect(),
             witnesses: Vec::new(),
-            lock_server,
+            lock_server: scheme.has_server().then(server),
             standbys: Vec::new(),
             added: Vec::new(),
         };
@@ -103,20 +96,14 @@ impl Site {
 
     /// The file has another group of so many devices from now on.
     pub fn add_group(&mut self, first: u16, size: u16) {
-        let held: Vec<_> = (0..size).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let entry = |(id, listener): (u16, &TcpListener)| DeviceEntry {
-            id,
-            address: listener.local_addr().unwrap().into(),
-            node: 0,
-        };
-        self.file.added.extend((first..).zip(&held).map(entry));
+        let entry = |id| DeviceEntry { id, address: free_address().into(), node: 0 };
+        self.file.added.extend((first..first + size).map(entry));
         self.file.check().unwrap();
     }
 
     /// One more lock server, which stands by at first.
     pub fn add_standby(&mut self) {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap().into();
+        let address = free_address().into();
         self.file.standbys.push(LockServerEntry { address, node: 0 });
         self.file.check().unwrap();
     }

@@ -1,6 +1,7 @@
 //! Daemons for tests: threads of this process, sockets in temporary directories.
 #![allow(dead_code, reason = "`waiting.rs` uses a part")]
 
+pub mod ports;
 pub mod process;
 pub mod programs;
 pub mod signals;

@@ -1,7 +1,6 @@
 //! Daemons as processes of their own, and their messages.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -12,6 +11,7 @@ use lockify_client::Client;
 use lockify_history::{Reader, Writer, merge};
 use rustix::process::{Pid, Signal};
 
+use super::ports::free_address;
 use super::{PATIENCE, eventually, signals};
 
 /// The output of a daemon when clients can connect.
@@ -94,13 +94,10 @@ impl Drop for Process {
     }
 }
 
-/// The list of nodes; their ports were free a moment ago.
+/// The list of nodes.
 pub fn nodes(count: u32) -> String {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let node = |(id, l): (u32, &TcpListener)| {
-        format!("[[nodes]]\nid = {id}\naddress = \"{}\"\n", l.local_addr().unwrap())
-    };
-    (1..).zip(&listeners).map(node).collect()
+    let node = |id| format!("[[nodes]]\nid = {id}\naddress = \"{}\"\n", free_address());
+    (1..=count).map(node).collect()
 }
 
 /// How many nodes are in the daemon's lockspaces; 0 if it does not answer.

@@ -1,6 +1,8 @@
 //! Compiling C programs and running them against the libraries that the tests were built with.
 
-use std::net::TcpListener;
+#[path = "../../../../daemon/tests/it/common/ports.rs"]
+pub mod ports;
+
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,6 +10,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use lockify_daemon::{Config, Daemon, Log};
+
+use ports::free_address;
 
 /// Much longer than anything takes; a program that runs this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,11 +108,10 @@ impl Running {
         Running::node(dir, 1, &format!("{extra}\n[[nodes]]\nid = 1\naddress = \"127.0.0.1:0\"\n"))
     }
 
-    /// A cluster of two; their ports were free a moment ago.
+    /// A cluster of two.
     pub fn two(dir: &Path) -> [Running; 2] {
-        let listeners = [1, 2].map(|id| (id, TcpListener::bind("127.0.0.1:0").unwrap()));
-        let nodes = listeners.map(|(id, listener)| {
-            let address = listener.local_addr().unwrap();
+        let nodes = [1, 2].map(|id| {
+            let address = free_address();
             format!("[[nodes]]\nid = {id}\naddress = \"{address}\"\n")
         });
         [1, 2].map(|id| Running::node(dir, id, &nodes.concat()))
@@ -121,11 +124,6 @@ impl Running {
         let daemon = Daemon::start(&config, &Log::new(|_| ())).unwrap();
         Running { socket, daemon: Some(daemon) }
     }
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Waits on another thread, because what blocks has no time limit of its own.
