@@ -23,6 +23,8 @@ pub enum Mutation {
     TrustsOldCopies,
     /// A device serves by a number that an earlier start has asked for, as a copy of the medium may have. At devices.
     ServesByInheritedKey,
+    /// A lock server serves from a log that was put back to an older copy. At lock servers.
+    TrustsOldLogs,
     /// A device is given up although another one of its group has restarted and does not know a host's writes. At devices,
     /// which do not report it.
     GivesUpBesideUnsettled,
@@ -61,7 +63,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 23] = [
+    pub const ALL: [Mutation; 24] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -70,6 +72,7 @@ impl Mutation {
         Mutation::ServesBeforeLetIn,
         Mutation::TrustsOldCopies,
         Mutation::ServesByInheritedKey,
+        Mutation::TrustsOldLogs,
         Mutation::GivesUpBesideUnsettled,
         Mutation::UnlockBeforeWritten,
         Mutation::ZerosAreData,

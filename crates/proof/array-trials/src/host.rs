@@ -181,6 +181,14 @@ impl Node {
         }
     }
 
+    /// One of several lock servers, if it runs here.
+    pub fn replica(&self) -> Option<&Replica> {
+        match &self.hosted {
+            Hosted::Replica(replica) => Some(replica),
+            _ => None,
+        }
+    }
+
     /// The lock server, if it runs here.
     pub fn server(&self) -> Option<&LockServer> {
         match &self.hosted {
@@ -218,13 +226,25 @@ impl Node {
         self.hosted = Hosted::Starting(Vec::new());
     }
 
-    /// A device's medium gets another number.
+    /// A device's medium gets another number, or the logs of lock servers get other keys.
     pub fn change_key(&mut self, cx: &mut Context<'_, Node>) {
         let now = self.now(cx);
-        if let Hosted::Device(device) = &mut self.hosted {
-            device.change_key(now);
+        match &mut self.hosted {
+            Hosted::Device(device) => device.change_key(now),
+            Hosted::Replica(replica) => replica.change_keys(now),
+            _ => {}
         }
         self.run(cx);
+    }
+
+    /// A copy of a lock server's log.
+    pub fn copy_log(&self) -> Vec<Bytes> {
+        self.log.clone()
+    }
+
+    /// The log is an older copy when the lock server starts next.
+    pub fn put_log_back(&mut self, copy: Vec<Bytes>) {
+        self.log = copy;
     }
 
     /// Reads all that is on a device's disk, past the device; [`Note::Dump`] answers.
@@ -441,7 +461,7 @@ impl Node {
             }
             (Hosted::Replica(replica), Role::Server(server)) => {
                 let input = match state {
-                    LinkState::Up { .. } => ReplicaInput::PeerUp { server },
+                    LinkState::Up { .. } => ReplicaInput::PeerUp { server, renews: true },
                     LinkState::Down => ReplicaInput::PeerDown { server },
                 };
                 replica.handle(now, input);

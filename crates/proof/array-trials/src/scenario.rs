@@ -276,7 +276,7 @@ impl Scenario {
         }
         let mut random = Random::seed_from_u64(self.seed ^ 0x5ecc_e551);
         self.quiet_at += 10 * LEASE;
-        self.succession = Some(Succession::draw(LEASE, &mut random));
+        self.succession = Some(Succession::draw(LEASE, self.quiet_at, &mut random));
     }
 
     /// The array grows while hosts work. It does so later than that if a device is not good then.

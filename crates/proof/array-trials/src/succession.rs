@@ -16,6 +16,8 @@ pub struct Succession {
     pub servers: u16,
     /// The length of their leases.
     pub lease: Time,
+    /// The log of one of them is put back to an older copy, no earlier than this.
+    pub old_log: Option<(ServerId, Nanos)>,
     /// Decides about their faults.
     seed: u64,
 }
@@ -24,9 +26,13 @@ pub struct Succession {
 const KINDS: u32 = 7;
 
 impl Succession {
-    /// Draws one.
-    pub fn draw(lease: Time, random: &mut Random) -> Succession {
-        Succession { servers: random.random_range(2..=3), lease, seed: random.random() }
+    /// Draws one. In every other one, a log is put back to an older copy before the faults end.
+    pub fn draw(lease: Time, quiet_at: Nanos, random: &mut Random) -> Succession {
+        let (servers, seed) = (random.random_range(2..=3), random.random());
+        let put_back = random.random_range(quiet_at / 4..quiet_at);
+        let server = ServerId(random.random_range(0..servers));
+        let old_log = random.random_bool(0.5).then_some((server, put_back));
+        Succession { servers, lease, old_log, seed }
     }
 
     /// The faults. Whichever serves at the time is as likely to be hit as another one.

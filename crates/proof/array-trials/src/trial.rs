@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use bytes::Bytes;
 use lockify_array::{
-    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, LockChange, OpError, Span,
-    Ticket, Work,
+    ArrayState, Change, Condition, DeviceId, HostAnswer, Layout, Life, LockChange, OpError,
+    Replica, ServerId, Span, Ticket, Work,
 };
 use lockify_history::array::{Kind, Tag};
 use lockify_sim::{
@@ -142,6 +143,15 @@ struct OldCopy {
     older: bool,
 }
 
+/// A copy of a lock server's log.
+struct OldLog {
+    log: Vec<Bytes>,
+    /// The key of the log that was listed last.
+    key: u64,
+    /// How often that has changed since. The copy may have one key that is listed later.
+    changes: u32,
+}
+
 /// One run.
 pub struct Trial<'a> {
     scenario: &'a Scenario,
@@ -166,6 +176,10 @@ pub struct Trial<'a> {
     layout: Layout,
     /// A device's medium as it was once.
     old_copy: Option<OldCopy>,
+    /// The log that is to be put back, from when on, and the copy if there is one.
+    old_log: Option<(ServerId, Nanos, Option<OldLog>)>,
+    /// From this term and round on, nothing that lock servers have asked for can be agreed on any more.
+    lock_changes_over: (u64, u64),
     /// A device that is copied, and ends, as soon as it has asked for another number.
     copied_when_it_asks: Option<DeviceId>,
     /// The life of the last host that could read when all was quiet.
@@ -202,6 +216,12 @@ impl<'a> Trial<'a> {
             timed: BTreeMap::new(),
             layout: scenario.layout,
             old_copy: None,
+            old_log: scenario
+                .succession
+                .as_ref()
+                .and_then(|s| s.old_log)
+                .map(|(s, at)| (s, at, None)),
+            lock_changes_over: (0, 0),
             copied_when_it_asks: None,
             probed: None,
             given_up: BTreeMap::new(),
@@ -393,6 +413,11 @@ impl<'a> Trial<'a> {
 
     /// A lock server wants a change of the array's state. On real arrays its own process asks for it, as a host.
     fn ask_for_locks(&mut self, at: Nanos, change: LockChange) {
+        let over = match change {
+            LockChange::Copies { term, round, .. } => (term, round + 1),
+            LockChange::Serve { after, .. } | LockChange::Begin { after, .. } => (after + 1, 0),
+        };
+        self.lock_changes_over = self.lock_changes_over.max(over);
         let repair = Repair::Locks(change);
         let hosts = self.places.all_hosts();
         let is_there = |node: &NodeId| self.sim.running(*node).is_some_and(|n| n.host().is_some());
@@ -781,6 +806,7 @@ impl<'a> Trial<'a> {
         };
         self.copy_what_asks(at);
         self.age_copy();
+        self.age_log(at);
         self.replace_media(at);
         let away = self.away();
         let mut suspects = self.suspects(at);
@@ -795,6 +821,7 @@ impl<'a> Trial<'a> {
         }
         let quiet = at > self.scenario.quiet_at
             && self.old_copy.is_none()
+            && self.old_log.is_none()
             && running.len() == hosts.len()
             && self.asked.is_empty()
             && away.is_empty()
@@ -913,6 +940,46 @@ impl<'a> Trial<'a> {
             self.sim.replace_disk(node, disk, copy);
         }
         self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
+    }
+
+    /// A lock server's log is copied when it has every lock, and put back when it has had two other keys since. Another one has to have
+    /// every lock then: without a log, the array waits for an operator.
+    fn age_log(&mut self, at: Nanos) {
+        let Some((server, put_back, old)) = &mut self.old_log else { return };
+        let (server, locks) = (*server, self.caretaker.state().locks.clone());
+        let listed = locks.complete;
+        let node = self.places.server(server);
+        let Some(old) = old else {
+            let log = self.sim.running(node).map(Node::copy_log);
+            *old = log.zip(listed.get(&server)).map(|(log, &key)| OldLog { log, key, changes: 0 });
+            return;
+        };
+        if let Some(&key) = listed.get(&server) {
+            old.changes += u32::from(std::mem::replace(&mut old.key, key) != key);
+        }
+        if old.changes < 2 && at < self.scenario.quiet_at {
+            for node in self.places.all_servers().collect::<Vec<_>>() {
+                self.sim.with(node, |server, cx| server.change_key(cx));
+            }
+            return;
+        }
+        let is_there = |other: &ServerId| {
+            let replica = self.sim.running(self.places.server(*other)).and_then(Node::replica);
+            *other != server && replica.is_some_and(Replica::is_complete)
+        };
+        let may = old.changes >= 2
+            && listed.keys().any(is_there)
+            && (locks.term, locks.round) >= self.lock_changes_over;
+        if at >= *put_back && may {
+            let log = std::mem::take(&mut old.log);
+            if self.sim.with(node, |server, _| server.put_log_back(log)).is_some() {
+                self.sim.inject(Fault::Crash { node, power_loss: false });
+                self.sim.inject_at(at + MILLISECOND, Fault::Restart(node));
+                self.old_log = None;
+            }
+        } else if at >= self.scenario.quiet_at {
+            self.old_log = None;
+        }
     }
 
     /// Devices that gave up their media get others when the array goes on without them. If another device was gone at the

@@ -4,6 +4,10 @@
 //! array's state lists it, and it may serve next. From the request for that on, nothing is granted that its copy lacks. So
 //! none of those that may serve next misses a lock. If one does not confirm in time, the array's state has to leave it out
 //! before anything more is granted.
+//!
+//! A listed log may be put back to an older copy of itself, which has its key as well. So listed logs get other keys from time to
+//! time. One record of the log has them all. When every listed log has that record, the array's state lists the new keys, one
+//! at a time. A log has both keys in between, so that it counts whichever is listed.
 
 use std::collections::BTreeMap;
 
@@ -68,6 +72,25 @@ struct Write {
     numbers: BTreeMap<ServerId, u64>,
 }
 
+/// The next keys of listed logs.
+#[derive(Debug)]
+struct Renewal {
+    /// Those that are not listed yet.
+    keys: BTreeMap<ServerId, u64>,
+    record: Noted,
+}
+
+/// The record with the next keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Noted {
+    /// It is the next one.
+    Next,
+    /// It is being written.
+    Written(LogToken),
+    /// Every listed log has it durably.
+    Durable,
+}
+
 /// The copies, at the lock server that serves.
 #[derive(Debug)]
 pub(super) struct Copies {
@@ -78,13 +101,45 @@ pub(super) struct Copies {
     write: Option<Write>,
     /// The change that was asked for last, and when.
     asked: Option<(LockChange, Time)>,
+    renewal: Option<Renewal>,
+    /// The log has had records, or copies have begun, since keys were renewed.
+    has_changed: bool,
     random: u64,
 }
 
 impl Copies {
     pub fn new(term: u64, patience: Time, random: u64) -> Copies {
-        let others = BTreeMap::new();
-        Copies { term, patience, others, write: None, asked: None, random }
+        Copies {
+            term,
+            patience,
+            others: BTreeMap::new(),
+            write: None,
+            asked: None,
+            renewal: None,
+            has_changed: true,
+            random,
+        }
+    }
+
+    /// The next keys of listed logs, which the log's next record has to have. None if nothing has changed since the last time, or if
+    /// that time is not over.
+    pub fn renew(
+        &mut self,
+        service: &LockService,
+        renews: impl Fn(ServerId) -> bool,
+    ) -> Vec<(ServerId, u64)> {
+        if self.renewal.is_some() || !std::mem::take(&mut self.has_changed) {
+            return Vec::new();
+        }
+        let listed = service.complete.keys().copied().filter(|server| renews(*server));
+        let keys: BTreeMap<_, _> = listed.map(|server| (server, self.fresh_key())).collect();
+        self.renewal = Some(Renewal { keys: keys.clone(), record: Noted::Next });
+        keys.into_iter().collect()
+    }
+
+    /// Returns true if listed logs have keys that may be listed soon.
+    pub fn is_renewing(&self) -> bool {
+        self.renewal.is_some()
     }
 
     /// A key that no log has had; never 0.
@@ -97,6 +152,7 @@ impl Copies {
     /// keeps its key. All others get new ones. A copy that was left out may have asked to serve by its old key.
     pub fn begin(&mut self, server: ServerId, service: &LockService, record: Bytes) -> CopyMessage {
         let fresh = self.fresh_key();
+        self.has_changed = true;
         let copy = self.others.entry(server).or_default();
         let kept = copy.joining.and(copy.key).or(service.complete.get(&server).copied());
         let key = kept.unwrap_or(fresh);
@@ -136,6 +192,10 @@ impl Copies {
                     LogAsk::Replace { .. } => CopyMessage::Whole { term, number, key, record },
                 },
             ));
+        }
+        match &mut self.renewal {
+            Some(Renewal { record: record @ Noted::Next, .. }) => *record = Noted::Written(*token),
+            _ => self.has_changed = true,
         }
         self.write = Some(Write { token: *token, since: now, here: false, numbers });
         messages
@@ -192,13 +252,29 @@ impl Copies {
         if !here || self.awaited(service).is_some() {
             return None;
         }
-        self.write.take().map(|write| write.token)
+        let token = self.write.take().map(|write| write.token);
+        if let Some(renewal) = &mut self.renewal
+            && token.is_some_and(|token| renewal.record == Noted::Written(token))
+        {
+            renewal.record = Noted::Durable;
+        }
+        token
     }
 
     /// The array's state has changed. Returns the copies that were left out, and begin anew.
     pub fn agreed(&mut self, before: &LockService, service: &LockService) -> Vec<ServerId> {
+        if let Some(renewal) = &mut self.renewal {
+            // A log that is not listed any more gets another key when it is again.
+            renewal
+                .keys
+                .retain(|server, next| service.complete.get(server).is_some_and(|key| key != next));
+        }
+        drop(self.renewal.take_if(|renewal| renewal.keys.is_empty()));
         let mut out = Vec::new();
         for (&server, copy) in &mut self.others {
+            if let (Some(key), Some(listed)) = (&mut copy.key, service.complete.get(&server)) {
+                *key = *listed;
+            }
             let was = before.complete.contains_key(&server) || copy.joining.is_some();
             if copy.joining.is_some_and(|round| service.round > round) {
                 copy.joining = None;
@@ -237,12 +313,25 @@ impl Copies {
                 if self.others.values().any(|copy| copy.joining.is_some()) {
                     return self.again(now, service);
                 }
-                let (&server, copy) = self.others.iter_mut().find(up_to_date)?;
-                copy.joining = Some(round);
-                LockChange::Copies { term, round, server, key: copy.key }
+                match self.renewed() {
+                    Some((server, key)) => {
+                        LockChange::Copies { term, round, server, key: Some(key) }
+                    }
+                    None => {
+                        let (&server, copy) = self.others.iter_mut().find(up_to_date)?;
+                        copy.joining = Some(round);
+                        LockChange::Copies { term, round, server, key: copy.key }
+                    }
+                }
             }
         };
         self.ask(now, change)
+    }
+
+    /// A log's next key that is to be listed.
+    fn renewed(&self) -> Option<(ServerId, u64)> {
+        let renewal = self.renewal.as_ref().filter(|r| r.record == Noted::Durable)?;
+        renewal.keys.first_key_value().map(|(server, key)| (*server, *key))
     }
 
     /// The change that was asked for in this round, if nothing has come of it.
@@ -267,7 +356,8 @@ impl Copies {
     pub fn next_timer(&self) -> Option<Time> {
         let late = self.write.as_ref().filter(|write| write.here).map(|write| write.since);
         let joins = self.others.values().any(|copy| copy.joining.is_some());
-        let asked = self.asked.map(|(_, at)| at).filter(|_| joins || late.is_some());
+        let waits = joins || late.is_some() || self.renewed().is_some();
+        let asked = self.asked.map(|(_, at)| at).filter(|_| waits);
         late.into_iter().chain(asked).max().map(|at| at.saturating_add(self.patience))
     }
 }

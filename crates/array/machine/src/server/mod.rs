@@ -150,8 +150,8 @@ struct RegisteredHost {
 pub struct LockServer {
     config: ServerConfig,
     incarnation: u64,
-    /// The key of its log, and whose log that is.
-    key: Option<(ServerId, u64)>,
+    /// The key of its log, and whose log that is; with the keys that complete logs are to get.
+    keys: Vec<(ServerId, u64)>,
     now: Time,
     table: Table,
     hosts: BTreeMap<Life, RegisteredHost>,
@@ -193,7 +193,7 @@ impl LockServer {
         key: (ServerId, u64),
     ) -> Result<Self, ServerError> {
         let mut server = LockServer::restored(config, log, now)?;
-        server.key = Some(key);
+        server.keys = vec![key];
         server.begin(term);
         Ok(server)
     }
@@ -205,7 +205,7 @@ impl LockServer {
         let mut server = LockServer {
             config,
             incarnation: 0,
-            key: None,
+            keys: Vec::new(),
             now,
             table: Table::default(),
             hosts: BTreeMap::new(),
@@ -240,6 +240,19 @@ impl LockServer {
         for life in lives {
             self.hosts.insert(life, RegisteredHost { registered: false, expiry });
         }
+    }
+
+    /// Logs are to get these keys. The next record of the log has them.
+    pub(crate) fn new_keys(&mut self, keys: Vec<(ServerId, u64)>) {
+        for (server, key) in keys {
+            self.keys.push((server, key));
+            self.journal.commit(Entry::Key { server, key }, None);
+        }
+    }
+
+    /// Its log has this key, and no log is to get another one.
+    pub(crate) fn key_is(&mut self, server: ServerId, key: u64) {
+        self.keys = vec![(server, key)];
     }
 
     /// All that a copy of the log has to have, as one record.

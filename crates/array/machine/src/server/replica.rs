@@ -96,6 +96,8 @@ pub enum ReplicaInput {
     PeerUp {
         /// Which one.
         server: ServerId,
+        /// It knows the keys that records of the log bring. Those of earlier releases do not, and keep theirs.
+        renews: bool,
     },
     /// The connection to another lock server has broken.
     PeerDown {
@@ -162,6 +164,16 @@ enum Role {
     Serving(Box<Serving>),
 }
 
+fn standby(config: &ReplicaConfig, log: Vec<Bytes>) -> Role {
+    #[cfg_attr(not(feature = "mutations"), expect(unused_mut))]
+    let mut standby = Standby::new(config.id, log);
+    #[cfg(feature = "mutations")]
+    {
+        standby.mutation = config.mutation;
+    }
+    Role::Standby(standby)
+}
+
 struct Serving {
     server: LockServer,
     term: u64,
@@ -187,7 +199,8 @@ pub struct Replica {
     service: LockService,
     silence: Silence,
     hosts: BTreeSet<Life>,
-    peers: BTreeSet<ServerId>,
+    /// Those that can be talked to, and whether they know keys in records.
+    peers: BTreeMap<ServerId, bool>,
     role: Role,
     writes: BTreeMap<LogToken, Written>,
     next_token: u64,
@@ -209,14 +222,14 @@ impl Replica {
             decode(record).map_err(|why| ServerError::Log { index, why: why.to_string() })?;
         }
         Ok(Replica {
-            role: Role::Standby(Standby::new(config.id, log)),
+            role: standby(&config, log),
             config,
             now,
             state: ArrayState::default(),
             service: LockService::default(),
             silence: Silence::default(),
             hosts: BTreeSet::new(),
-            peers: BTreeSet::new(),
+            peers: BTreeMap::new(),
             writes: BTreeMap::new(),
             next_token: 0,
             attends: now,
@@ -281,8 +294,8 @@ impl Replica {
                 self.inform(from, &state);
                 self.learn(state);
             }
-            ReplicaInput::PeerUp { server } => {
-                self.peers.insert(server);
+            ReplicaInput::PeerUp { server, renews } => {
+                self.peers.insert(server, renews);
                 self.copy_begins(server);
             }
             ReplicaInput::PeerDown { server } => {
@@ -297,6 +310,18 @@ impl Replica {
         self.attend();
         self.keep_serving();
         self.stand_by();
+    }
+
+    /// The logs of all that may serve get other keys, by which copies that were made of them before are known to be older.
+    pub fn change_keys(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if let Role::Serving(serving) = &mut self.role {
+            let id = self.config.id;
+            let renews = |server| server == id || self.peers.get(&server) == Some(&true);
+            let keys = serving.copies.renew(&self.service, renews);
+            serving.server.new_keys(keys);
+        }
+        self.keep_serving();
     }
 
     /// The next output; call until it returns `None`.
@@ -356,7 +381,13 @@ impl Replica {
         match &mut self.role {
             Role::Serving(serving) if serving.term < self.service.term => self.retire(),
             Role::Serving(serving) => {
-                for server in serving.copies.agreed(&before, &self.service) {
+                let out = serving.copies.agreed(&before, &self.service);
+                if let (false, Some(key)) =
+                    (serving.copies.is_renewing(), self.service.complete.get(&self.config.id))
+                {
+                    serving.server.key_is(self.config.id, *key);
+                }
+                for server in out {
                     self.copy_begins(server);
                 }
             }
@@ -384,21 +415,21 @@ impl Replica {
         for life in self.hosts.clone() {
             self.serve(ServerInput::Connected { life });
         }
-        for server in self.peers.clone() {
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.copy_begins(server);
         }
     }
 
     /// Another lock server serves. What this one has is of no use until that one has sent its log.
     fn retire(&mut self) {
-        self.role = Role::Standby(Standby::new(self.config.id, Vec::new()));
+        self.role = standby(&self.config, Vec::new());
         self.writes.clear();
         self.outputs.push_back(ReplicaOutput::Retired);
     }
 
     fn copy_begins(&mut self, server: ServerId) {
         let Role::Serving(serving) = &mut self.role else { return };
-        if self.peers.contains(&server) {
+        if self.peers.contains_key(&server) {
             let message = serving.copies.begin(server, &self.service, serving.server.whole());
             self.outputs.push_back(ReplicaOutput::Tell { to: server, message });
         }
@@ -468,7 +499,7 @@ impl Replica {
             self.serve(ServerInput::Logged { token });
         }
         let Role::Serving(serving) = &mut self.role else { return };
-        let connected = |server: ServerId| self.peers.contains(&server);
+        let connected = |server: ServerId| self.peers.contains_key(&server);
         let wanted = serving.copies.wanted(self.now, &self.service, connected);
         self.outputs.extend(wanted.map(ReplicaOutput::Propose));
     }
@@ -511,7 +542,7 @@ impl Replica {
 
     fn log_and_copy(&mut self, ask: &LogAsk) {
         let Role::Serving(serving) = &mut self.role else { return };
-        let connected = |server: ServerId| self.peers.contains(&server);
+        let connected = |server: ServerId| self.peers.contains_key(&server);
         let messages = serving.copies.write(self.now, ask, connected);
         let tell = |(to, message)| ReplicaOutput::Tell { to, message };
         self.outputs.extend(messages.into_iter().map(tell));

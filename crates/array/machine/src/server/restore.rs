@@ -66,7 +66,7 @@ impl LockServer {
             self.fenced.iter().map(|(&host, &incarnation)| Entry::Floor { host, incarnation }),
         );
         entries.push(Entry::Newest { time: self.newest });
-        entries.extend(self.key.map(|(server, key)| Entry::Key { server, key }));
+        entries.extend(self.keys.iter().map(|&(server, key)| Entry::Key { server, key }));
         entries.extend(self.uncleared.iter().map(|&life| Entry::Fenced { life }));
         entries.extend(self.table.iter().filter(|(_, r)| r.granted).map(|(_, request)| {
             let ranges = request.parts.iter().enumerate();

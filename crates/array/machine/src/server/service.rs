@@ -36,7 +36,7 @@ pub enum LockChange {
         /// A random number of its process, and the key of its log from then on.
         holder: u64,
     },
-    /// A lock server has every lock from now on, or need not have it any more.
+    /// A lock server has every lock from now on, or need not have it any more. Or its log has got another key.
     Copies {
         /// The present term.
         term: u64,
@@ -116,7 +116,7 @@ impl LockService {
         if (self.term, self.round) != (term, round) {
             return Err("the lock servers have changed at the same time".into());
         }
-        if server == self.serving {
+        if server == self.serving && key.is_none() {
             return Err(format!("{server} serves, and has every lock"));
         }
         let mut next = LockService { round: round + 1, ..self.clone() };
@@ -179,5 +179,8 @@ mod tests {
         assert!(joined.changed(copies(1, 1, None)).is_err());
         let itself = LockChange::Copies { term: 1, round: 2, server: FIRST, key: None };
         assert!(joined.changed(itself).is_err());
+        let renewed = LockChange::Copies { term: 1, round: 2, server: FIRST, key: Some(6) };
+        let renewed = then(&joined, renewed);
+        assert_eq!((renewed.may_serve(FIRST, 5), renewed.may_serve(FIRST, 6)), (false, true));
     }
 }

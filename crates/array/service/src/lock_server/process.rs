@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockify_array::{
     Attended, DeviceId, Life, LogAsk, LogToken, Replica, ReplicaConfig, ReplicaInput,
@@ -18,11 +18,14 @@ use super::log::Log;
 use super::{ServeError, Serving};
 use crate::clock::{PatientClock, until};
 use crate::device::{Job, Repairs};
+use crate::versions::RENEWS_KEYS;
 use crate::wire::{Event, Frame, Me, Net, Report, Role, Target, Whom};
 use crate::{ArrayFile, random};
 
 /// How often signals are looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// How often the logs of lock servers get other keys, if they were used ([`Replica::change_keys`]).
+const KEY_AGE: Duration = Duration::from_secs(60);
 
 type Written = (LogToken, io::Result<()>);
 
@@ -45,6 +48,7 @@ pub(super) struct Process {
     /// The term that devices were told last.
     attends: Option<u64>,
     requests: u64,
+    keys_due: Instant,
     failed: Option<ServeError>,
     say: fn(&str),
 }
@@ -87,6 +91,7 @@ impl Process {
             voters: file.voters().map(|entry| DeviceId(entry.id)).collect(),
             attends: None,
             requests: 0,
+            keys_due: Instant::now() + KEY_AGE,
             failed: None,
             say: serving.log,
         })
@@ -110,6 +115,7 @@ impl Process {
             }
             self.put_fenced_hosts_out();
             self.handle(ReplicaInput::Tick);
+            self.change_keys();
             self.look_at_repairs();
             if let Some(error) = self.failed.take() {
                 return Err(error);
@@ -191,9 +197,7 @@ impl Process {
             Event::Up { whom: Whom::Device(device), .. } => {
                 self.net.send_to(Whom::Device(device), &Frame::Attend(self.attends));
             }
-            Event::Up { whom: Whom::Server(server), .. } => {
-                self.handle(ReplicaInput::PeerUp { server });
-            }
+            Event::Up { whom: Whom::Server(server), key, .. } => self.peer_up(server, key),
             Event::Down { whom: Whom::Server(server), .. } => {
                 self.handle(ReplicaInput::PeerDown { server });
             }
@@ -224,7 +228,7 @@ impl Process {
                 if let Some(old) = self.callers.insert(server, key) {
                     self.net.refuse(old, "this lock server has connected again".into());
                 }
-                self.handle(ReplicaInput::PeerUp { server });
+                self.peer_up(server, key);
             }
             Role::Device { id, .. } => {
                 self.net
@@ -232,6 +236,11 @@ impl Process {
             }
             Role::Watcher => {}
         }
+    }
+
+    fn peer_up(&mut self, server: ServerId, key: usize) {
+        let renews = self.net.speaks(key, RENEWS_KEYS);
+        self.handle(ReplicaInput::PeerUp { server, renews });
     }
 
     /// The bytes of an older connection must not count as part of the newer one.
@@ -267,6 +276,16 @@ impl Process {
                 self.handle(ReplicaInput::PeerDown { server });
             }
             _ => {}
+        }
+    }
+
+    /// A copy of a log that is made now is known to be older a minute later, if the log has changed since.
+    fn change_keys(&mut self) {
+        let now = Instant::now();
+        if now >= self.keys_due {
+            self.keys_due = now + KEY_AGE;
+            self.replica.change_keys(self.clock.now());
+            self.act();
         }
     }
 

@@ -322,12 +322,17 @@ impl Net {
 
     /// Answers the question how this process stands.
     pub fn report(&mut self, key: usize, report: Report) {
-        let version = self.connections.get(key).and_then(|connection| connection.line.version());
-        if version.is_some_and(|version| version >= TELLS_SOFTWARE) {
+        if self.speaks(key, TELLS_SOFTWARE) {
             let software = self.software();
             self.say(key, &Frame::Software(software));
         }
         self.say(key, &Frame::Report(report));
+    }
+
+    /// Returns true if a connection has this version or a newer one.
+    pub fn speaks(&self, key: usize, version: u16) -> bool {
+        let spoken = self.connections.get(key).and_then(|connection| connection.line.version());
+        spoken.is_some_and(|spoken| spoken >= version)
     }
 
     fn software(&self) -> Software {

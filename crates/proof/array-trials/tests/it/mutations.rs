@@ -45,7 +45,7 @@ const fn of_two(
     Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
 }
 
-const HOLES: [Hole; 21] = [
+const HOLES: [Hole; 22] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -83,6 +83,15 @@ const HOLES: [Hole; 21] = [
     Hole {
         name: "grant before copied",
         open: (Scheme::ServerLocking, Some(Mutation::GrantsBeforeCopied)),
+        closed: Scheme::ServerLocking,
+        faults: Faults::LockServers,
+        rule: "serializable",
+        seeds: 0..SEEDS,
+        redundancy: None,
+    },
+    Hole {
+        name: "trust old logs",
+        open: (Scheme::ServerLocking, Some(Mutation::TrustsOldLogs)),
         closed: Scheme::ServerLocking,
         faults: Faults::LockServers,
         rule: "serializable",

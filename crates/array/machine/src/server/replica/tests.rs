@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::message::Past;
+use crate::server::journal::Entry;
 use crate::{Change, Extent, HostId, LockMode, LockRange, OpId, Scheme};
 
 const MS: Time = 1_000_000;
@@ -20,6 +21,10 @@ struct World {
     paused: BTreeSet<usize>,
     /// Devices agree to nothing.
     split: bool,
+    /// No lock server knows of the other ones that they know keys in records.
+    early_release: bool,
+    /// Devices agree to one change, and then to nothing.
+    once: bool,
     refused: Vec<String>,
     letters: VecDeque<(usize, ReplicaInput)>,
     said: Vec<(usize, ServerReply)>,
@@ -51,6 +56,8 @@ impl World {
             heard: 0,
             paused: BTreeSet::new(),
             split: false,
+            early_release: false,
+            once: false,
             refused: Vec::new(),
             letters: VecDeque::new(),
             said: Vec::new(),
@@ -86,9 +93,13 @@ impl World {
     }
 
     fn link(&mut self, id: usize, up: bool) {
+        let renews = !self.early_release;
         let input = |server: usize| {
             let server = ServerId(server as u16);
-            if up { ReplicaInput::PeerUp { server } } else { ReplicaInput::PeerDown { server } }
+            match up {
+                true => ReplicaInput::PeerUp { server, renews },
+                false => ReplicaInput::PeerDown { server },
+            }
         };
         for other in (0..self.replicas.len()).filter(|other| *other != id) {
             if self.replicas[other].is_some() {
@@ -135,7 +146,10 @@ impl World {
                 }
                 ReplicaOutput::Propose(change) if !self.split => {
                     match self.state.changed(Change::Locks(change)) {
-                        Ok(Some(state)) => (self.state, self.heard) = (state, self.now),
+                        Ok(Some(state)) => {
+                            (self.state, self.heard) = (state, self.now);
+                            self.split = self.once;
+                        }
                         Ok(None) => {}
                         Err(why) => self.refused.push(why),
                     }
@@ -186,6 +200,35 @@ impl World {
 
     fn complete(&self) -> Vec<u16> {
         self.state.locks.complete.keys().map(|server| server.0).collect()
+    }
+
+    fn change_keys(&mut self) {
+        for id in 0..self.replicas.len() {
+            if self.paused.contains(&id) {
+                continue;
+            }
+            if let Some(replica) = &mut self.replicas[id] {
+                replica.change_keys(self.now);
+            }
+            self.outputs(id);
+        }
+        self.settle();
+    }
+
+    /// The keys in a lock server's log.
+    fn keys(log: &[Bytes]) -> Vec<(ServerId, u64)> {
+        let entries = log.iter().flat_map(|record| decode(record).unwrap());
+        let key = |entry| match entry {
+            Entry::Key { server, key } => Some((server, key)),
+            _ => None,
+        };
+        entries.filter_map(key).collect()
+    }
+
+    /// Returns true if a lock server may serve by this log.
+    fn counts(&self, id: usize, log: &[Bytes]) -> bool {
+        let id = ServerId(id as u16);
+        World::keys(log).iter().any(|(of, key)| *of == id && self.state.locks.may_serve(id, *key))
     }
 
     /// The host registers without a lock, and asks for one.
@@ -317,6 +360,112 @@ fn nothing_is_granted_that_a_complete_log_lacks() {
     assert!(w.holds(1, op));
 }
 
+/// A backup has copied the log of a lock server that ran. All end, and that one starts with the copy.
+#[test]
+fn a_log_that_was_put_back_to_an_older_copy_is_not_served_from() {
+    for copied in [0, 1] {
+        for renewed in [false, true] {
+            let mut w = World::new(2);
+            w.pass(LEASE);
+            let copy = w.logs[copied].clone();
+            let op = w.lock(0);
+            assert!(w.has_granted(0, op));
+            if renewed {
+                w.change_keys();
+                w.pass(LEASE);
+                assert_eq!((w.serving(), w.complete()), (vec![0], vec![0, 1]));
+            }
+            (0..2).for_each(|id| w.kill(id));
+            w.logs[copied] = copy;
+            w.start(copied);
+            w.pass(4 * LEASE);
+            // A copy of this minute is taken for current.
+            assert_eq!(w.serving().is_empty(), renewed, "{copied}");
+            if renewed {
+                w.start(1 - copied);
+                w.pass(4 * LEASE);
+                assert_eq!((w.serving(), w.complete()), (vec![1 - copied], vec![0, 1]));
+                assert!(w.holds(1 - copied, op));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_keeps_its_key_at_an_earlier_release() {
+    let mut w = World::new(2);
+    w.early_release = true;
+    w.link(1, false);
+    w.link(1, true);
+    w.pass(LEASE);
+    let op = w.lock(0);
+    let before = w.state.locks.complete.clone();
+    w.change_keys();
+    w.pass(LEASE);
+    let after = &w.state.locks.complete;
+    assert_eq!(before.iter().filter(|(id, key)| after[id] != **key).count(), 1);
+    assert_eq!(before[&ServerId(1)], after[&ServerId(1)]);
+    w.kill(0);
+    w.pass(4 * LEASE);
+    assert!(w.holds(1, op));
+}
+
+/// The devices agree to no new key, to one, or to both, before all end. Or the log was replaced meanwhile by a snapshot.
+#[test]
+fn a_log_counts_by_its_former_key_until_the_next_one_is_agreed_on() {
+    for agreed in 0..=2 {
+        for first in [0, 1] {
+            let mut w = World::new(2);
+            w.pass(LEASE);
+            let op = w.lock(0);
+            let before = w.state.locks.complete.clone();
+            w.split = true;
+            w.change_keys();
+            w.pass(LEASE);
+            if agreed > 0 {
+                // One change in each round.
+                w.split = false;
+                w.once = agreed == 1;
+                w.pass(LEASE / 2);
+            }
+            let after = &w.state.locks.complete;
+            let others = before.iter().filter(|(id, key)| after[id] != **key).count();
+            assert_eq!(others, agreed);
+            (w.split, w.once) = (false, false);
+            (0..2).for_each(|id| w.kill(id));
+            w.start(first);
+            w.pass(4 * LEASE);
+            assert_eq!(w.serving(), [first]);
+            assert!(w.holds(first, op));
+        }
+    }
+}
+
+#[test]
+fn keys_are_renewed_only_if_the_log_has_changed_and_copies_keep_few() {
+    let mut w = World::new(2);
+    w.pass(LEASE);
+    let op = w.lock(0);
+    for _ in 0..3 {
+        w.input(0, ReplicaInput::Request { from: life(), request: ServerRequest::Renew });
+        w.change_keys();
+        w.pass(LEASE / 2);
+    }
+    let epoch = w.state.epoch;
+    w.change_keys();
+    w.pass(LEASE);
+    assert_eq!(w.state.epoch, epoch);
+    // A new connection brings the whole log, and only the key that is listed.
+    w.link(1, false);
+    w.link(1, true);
+    w.pass(LEASE);
+    assert_eq!((w.logs[1].len(), World::keys(&w.logs[1]).len()), (1, 1));
+    w.kill(0);
+    w.pass(4 * LEASE);
+    assert_eq!(w.serving(), [1]);
+    assert!(w.holds(1, op));
+}
+
 #[test]
 fn one_that_has_asked_to_serve_takes_no_lock_of_the_former() {
     let mut w = World::new(2);
@@ -409,19 +558,32 @@ fn of_several_the_lower_one_serves_next() {
     assert_eq!(w.serving(), [2]);
 }
 
-/// Each may die at any moment and come back with its log. Whoever serves holds what was granted and not returned.
+/// Each may die at any moment and come back with its log, or with a copy that is known to be older. Whoever serves holds what was
+/// granted and not returned.
 #[test]
 fn no_granted_lock_is_ever_missing() {
     use rand::{RngExt as _, SeedableRng as _};
+    let mut put_back = 0;
     for seed in 0..300 {
         let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut w = World::new(2 + (seed % 2) as usize);
         let mut granted: Option<OpId> = None;
+        let mut copies: Vec<Vec<Bytes>> = w.logs.clone();
         for _ in 0..60 {
             let id = random.random_range(0..w.replicas.len());
-            match random.random_range(0..8) {
+            match random.random_range(0..11) {
                 0 if w.replicas[id].is_some() => w.kill(id),
-                0 | 1 if w.replicas[id].is_none() => w.start(id),
+                0 | 1 if w.replicas[id].is_none() => {
+                    let others = (0..w.replicas.len()).filter(|other| *other != id);
+                    let whole = others.filter(|other| w.counts(*other, &w.logs[*other]));
+                    if whole.count() > 0 && !w.counts(id, &copies[id]) && random.random() {
+                        w.logs[id] = copies[id].clone();
+                        put_back += 1;
+                    }
+                    w.start(id);
+                }
+                6 | 7 => w.change_keys(),
+                8 => copies[id] = w.logs[id].clone(),
                 2 if !w.paused.remove(&id) => drop(w.paused.insert(id)),
                 3 => w.split = !w.split,
                 4 | 5 if granted.is_none() && w.replicas[id].is_some() => {
@@ -465,4 +627,5 @@ fn no_granted_lock_is_ever_missing() {
             w.refused
         );
     }
+    assert!(put_back > 100, "{put_back}");
 }

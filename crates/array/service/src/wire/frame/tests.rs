@@ -317,7 +317,7 @@ fn heads_and_refusals_keep_their_bytes() {
     let mut all = Vec::new();
     encode_head::<Frame>(&mut all, Frame::SPOKEN.newest);
     encode(&mut all, &Frame::Refused("no".into()));
-    assert_eq!(all, b"LOCKIFYA\x0f\0\x04\0\0\0\0\x02no");
+    assert_eq!(all, b"LOCKIFYA\x10\0\x04\0\0\0\0\x02no");
     assert_eq!(decode_head::<Frame>(&all), Ok(Some(Frame::SPOKEN.newest)));
     assert_eq!(decode_head::<Frame>(b"\x16\x03\x01"), Err(SpeechError::Tls));
     let other = decode_head::<Frame>(b"LOCKIFYR\x01\0").unwrap_err();
