@@ -180,14 +180,27 @@ def cut_a_link(cluster: Cluster, node: int) -> None:
     cluster.back(node)
 
 
-def test_nothing_is_lost_on_an_array(lab: Lab) -> None:
+def loaded(lab: Lab) -> Cluster:
     up(lab)
     cluster = Cluster(lab)
     for node in (1, 2, 3):
         cluster.load(node)
     cluster.progress()
+    return cluster
+
+
+def test_nothing_is_lost_when_devices_fail(lab: Lab) -> None:
+    cluster = loaded(lab)
     kill_a_device(cluster, 2, away=0.5)
     replace_a_device(cluster, 1)
+    cluster.finish()
+
+
+@pytest.mark.long
+def test_nothing_is_lost_when_nodes_fail(lab: Lab) -> None:
+    """A node takes its device with it. If its host was writing, a block of that device may be lost, which RAID-5 does
+    not bear (docs/array.md, "When content is at risk"): then this fails with error 5. Seen once in five runs."""
+    cluster = loaded(lab)
     crash_a_kernel(cluster, 3)
     cut_a_link(cluster, 2)
     cluster.finish()
