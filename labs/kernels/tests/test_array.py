@@ -199,7 +199,7 @@ def test_nothing_is_lost_when_devices_fail(lab: Lab) -> None:
 @pytest.mark.long
 def test_nothing_is_lost_when_nodes_fail(lab: Lab) -> None:
     """A node takes its device with it. If its host was writing, a block of that device may be lost, which RAID-5 does
-    not bear (docs/array.md, "When content is at risk"): then this fails with error 5. Seen once in five runs."""
+    not bear (docs/array.md, "When content is at risk"): then this fails with error 5. That was seen once."""
     cluster = loaded(lab)
     crash_a_kernel(cluster, 3)
     cut_a_link(cluster, 2)
