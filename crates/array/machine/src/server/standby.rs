@@ -65,56 +65,42 @@ pub(super) struct Standby {
     pub mutation: Option<Mutation>,
 }
 
-/// The newest term that the log of a lock server has by these records.
-fn term_of(records: &[Bytes]) -> u64 {
-    let entries = records.iter().flat_map(|record| decode(record).unwrap_or_default());
-    let term = |entry| match entry {
-        Entry::Started { incarnation } => Some(incarnation),
-        _ => None,
-    };
-    entries.filter_map(term).last().unwrap_or_default()
-}
-
-/// The keys of a lock server's log in a record.
-fn keys_in(me: ServerId, record: &[u8]) -> Vec<u64> {
-    let key = |entry| match entry {
-        Entry::Key { server, key } if server == me => Some(key),
-        _ => None,
-    };
-    decode(record).unwrap_or_default().into_iter().filter_map(key).collect()
-}
-
-/// The record with these keys and no others; none if it makes no sense.
-fn with_keys(record: &[u8], server: ServerId, keys: &[u64]) -> Option<Bytes> {
-    let mut entries = decode(record).ok()?;
+/// The record with these keys and no others.
+fn with_keys(mut entries: Vec<Entry>, server: ServerId, keys: &[u64]) -> Bytes {
     entries.retain(|entry| !matches!(entry, Entry::Key { .. }));
     entries.extend(keys.iter().map(|&key| Entry::Key { server, key }));
-    Some(encode(&entries))
+    encode(&entries)
 }
 
 impl Standby {
     pub fn new(me: ServerId, records: Vec<Bytes>) -> Standby {
-        let (term, keys) = (term_of(&records), Vec::new());
+        let entries = records.iter().flat_map(|record| decode(record).unwrap_or_default());
+        let entries: Vec<Entry> = entries.collect();
+        let term = entries.iter().rev().find_map(|entry| match entry {
+            Entry::Started { incarnation } => Some(*incarnation),
+            _ => None,
+        });
         let mut standby = Standby {
             me,
             records,
-            keys,
-            term,
+            keys: Vec::new(),
+            term: term.unwrap_or_default(),
             source: None,
             claim: None,
             #[cfg(feature = "mutations")]
             mutation: None,
         };
-        for record in standby.records.clone() {
-            standby.note_keys(&record);
-        }
+        standby.note_keys(&entries);
         standby
     }
 
-    fn note_keys(&mut self, record: &[u8]) {
-        for key in keys_in(self.me, record) {
-            if !self.keys.contains(&key) {
-                self.keys.push(key);
+    fn note_keys(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if let Entry::Key { server, key } = entry
+                && *server == self.me
+                && !self.keys.contains(key)
+            {
+                self.keys.push(*key);
             }
         }
     }
@@ -187,25 +173,25 @@ impl Standby {
         }
         match message {
             CopyMessage::Whole { number, key, record, .. } => {
-                decode(&record).ok()?;
+                let entries = decode(&record).ok()?;
                 // As long as the key is listed, an earlier process of this lock server may be found to serve. Keys from before that
                 // one are never listed again.
                 match self.keys.iter().position(|known| *known == key) {
                     Some(first) => drop(self.keys.drain(..first)),
                     None => self.keys = vec![key],
                 }
-                self.note_keys(&record);
-                let record = with_keys(&record, self.me, &self.keys)?;
+                self.note_keys(&entries);
+                let record = with_keys(entries, self.me, &self.keys);
                 self.records = vec![record.clone()];
                 (self.term, self.source) = (term, Some((from, number)));
                 Some((Record::Replace(record), term, number))
             }
             CopyMessage::More { number, record, .. } => {
                 let follows = self.source == Some((from, number.checked_sub(1)?));
-                if !follows || term != self.term || decode(&record).is_err() {
+                if !follows || term != self.term {
                     return None;
                 }
-                self.note_keys(&record);
+                self.note_keys(&decode(&record).ok()?);
                 self.records.push(record.clone());
                 self.source = Some((from, number));
                 Some((Record::Append(record), term, number))

@@ -35,6 +35,13 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
     Hole { name, open, closed: scheme, faults, rule, seeds: 0..SEEDS, redundancy }
 }
 
+/// One of arrays with several lock servers.
+const fn of_servers(name: &'static str, mutation: Mutation) -> Hole {
+    let scheme = Scheme::ServerLocking;
+    let open = (scheme, Some(mutation));
+    Hole { open, closed: scheme, ..hole(name, mutation, Faults::LockServers, "serializable") }
+}
+
 /// One of arrays with two parities.
 const fn of_two(
     name: &'static str,
@@ -71,33 +78,9 @@ const HOLES: [Hole; 22] = [
         seeds: 0..SEEDS,
         redundancy: None,
     },
-    Hole {
-        name: "standby serves unagreed",
-        open: (Scheme::ServerLocking, Some(Mutation::StandbyServesUnagreed)),
-        closed: Scheme::ServerLocking,
-        faults: Faults::LockServers,
-        rule: "serializable",
-        seeds: 0..SEEDS,
-        redundancy: None,
-    },
-    Hole {
-        name: "grant before copied",
-        open: (Scheme::ServerLocking, Some(Mutation::GrantsBeforeCopied)),
-        closed: Scheme::ServerLocking,
-        faults: Faults::LockServers,
-        rule: "serializable",
-        seeds: 0..SEEDS,
-        redundancy: None,
-    },
-    Hole {
-        name: "trust old logs",
-        open: (Scheme::ServerLocking, Some(Mutation::TrustsOldLogs)),
-        closed: Scheme::ServerLocking,
-        faults: Faults::LockServers,
-        rule: "serializable",
-        seeds: 0..SEEDS,
-        redundancy: None,
-    },
+    of_servers("standby serves unagreed", Mutation::StandbyServesUnagreed),
+    of_servers("grant before copied", Mutation::GrantsBeforeCopied),
+    of_servers("trust old logs", Mutation::TrustsOldLogs),
     hole("grow unagreed", Mutation::GrowsUnagreed, Faults::Growth, "well_formed"),
     hole("move to new group", Mutation::MovesToNewGroup, Faults::Growth, "reads"),
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
