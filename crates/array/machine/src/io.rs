@@ -235,7 +235,8 @@ pub struct Header {
     pub first: u64,
     /// The operation's last block of the array.
     pub last: u64,
-    /// The devices that a degraded write left out.
+    /// The devices that a degraded write left out. In a repair's record of parity: what it knows of a missing device's medium
+    /// (docs/design/array.md 3.11).
     pub skipped: Skipped,
     /// The content is lost: reading it is an error until it is written anew (docs/design/array.md 3.5).
     pub lost: bool,
@@ -259,6 +260,20 @@ impl Header {
     /// Returns true if it is of a repair's write.
     pub(crate) fn is_of_repair(&self) -> bool {
         self.first > self.last
+    }
+
+    /// Of parity that is not marked: no write of a missing device's block has come to parity and not to the device. `parity` is the
+    /// device of the record.
+    pub(crate) fn has_everything(&self, parity: DeviceId, device: DeviceId) -> bool {
+        match self.is_of_repair() {
+            true => self.skipped.has(device) || self.skipped.has(parity),
+            false => !self.skipped.has(device),
+        }
+    }
+
+    /// Of marked parity: a device's own medium has the block that it cannot yield (docs/design/array.md 3.11).
+    pub(crate) fn vouches_for(&self, device: DeviceId) -> bool {
+        self.lost && self.is_of_repair() && self.skipped.has(device)
     }
 
     /// The newest write whose effect the block is known to have (docs/design/array.md 3.8).

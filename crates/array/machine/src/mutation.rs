@@ -59,11 +59,13 @@ pub enum Mutation {
     GrowsUnagreed,
     /// A host takes the last stripe before a new group for the first one on it. At hosts.
     MovesToNewGroup,
+    /// Marked parity vouches for the medium of a missing device, whatever was written since it left. At hosts.
+    VouchesForAnyMedium,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 24] = [
+    pub const ALL: [Mutation; 25] = [
         Mutation::TsoWritesUnconditionally,
         Mutation::TsoKeepsQueuedReads,
         Mutation::DeltaAfterPartialWrite,
@@ -88,5 +90,6 @@ impl Mutation {
         Mutation::TwoUnitsOfOneParity,
         Mutation::GrowsUnagreed,
         Mutation::MovesToNewGroup,
+        Mutation::VouchesForAnyMedium,
     ];
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::galois::{Element, coefficient};
-use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Skipped, Span, Time};
+use crate::{ArrayState, Condition, DeviceId, Extent, Layout, OpError, Skipped, Span, Time};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -72,6 +72,15 @@ impl Unit {
     }
 }
 
+/// Which old blocks of a device are used that the array has gone on without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Old {
+    /// Beside another missing unit. The medium has every write up to this timestamp (docs/design/array.md 3.9).
+    WholeTo(Time),
+    /// Those that marked parity vouches for (docs/design/array.md 3.11).
+    VouchedFor,
+}
+
 /// The accesses to one unit of one stripe: a *sibling*. It has at least one of `read` and `write`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
@@ -85,9 +94,8 @@ pub struct Access {
     pub read: Option<Columns>,
     /// Columns to write in phase 2.
     pub write: Option<Columns>,
-    /// The array has gone on without the device, and reads the blocks that it left with. These have every write up to this
-    /// timestamp (docs/design/array.md 3.9).
-    pub whole_to: Option<Time>,
+    /// The array has gone on without the device, and the blocks are read that it left with.
+    pub old: Option<Old>,
 }
 
 impl Access {
@@ -122,8 +130,21 @@ pub struct StripePlan {
     pub hull: Columns,
     /// The missing devices that the write leaves out.
     pub skipped: Skipped,
+    /// The missing data unit that parity stands for, with one parity.
+    pub missing: Option<Missed>,
     /// Its part of [`Plan::accesses`].
     pub accesses: Range<usize>,
+}
+
+/// A data unit that is missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Missed {
+    /// Which.
+    pub unit: u16,
+    /// Its device.
+    pub device: DeviceId,
+    /// The device comes back with its medium, which may have what parity does not yield.
+    pub comes_back: bool,
 }
 
 impl StripePlan {
@@ -186,6 +207,7 @@ struct Stripe<'a> {
     stripe: u64,
     covered: Vec<Part>,
     hull: Columns,
+    missed: Option<Missed>,
     accesses: Vec<Access>,
 }
 
@@ -214,7 +236,7 @@ impl Stripe<'_> {
         let read = read.filter(|c| !c.is_empty());
         if read.is_some() || write.is_some() {
             let stripe = self.stripe;
-            self.accesses.push(Access { device, stripe, unit, read, write, whole_to: None });
+            self.accesses.push(Access { device, stripe, unit, read, write, old: None });
         }
     }
 
@@ -230,6 +252,14 @@ impl Stripe<'_> {
             Some(c) => Some(c.end..self.hull.end),
         }
         .filter(|c| !c.is_empty())
+    }
+
+    /// Notes that a unit is missing. Returns its device.
+    fn misses(&mut self, unit: u16) -> DeviceId {
+        let device = self.layout.data(self.stripe, unit);
+        let comes_back = matches!(self.state.condition(device), Some(Condition::Returning { .. }));
+        self.missed = Some(Missed { unit, device, comes_back });
+        device
     }
 
     fn read(&mut self, missing: Option<u16>) -> Method {
@@ -413,7 +443,8 @@ fn build(
         let columns = || covered.iter().map(|part| &part.columns);
         let hull = columns().map(|c| c.start).min().unwrap_or(0)
             ..columns().map(|c| c.end).max().unwrap_or(0);
-        let mut part = Stripe { layout, state, stripe, covered, hull, accesses: Vec::new() };
+        let mut part =
+            Stripe { layout, state, stripe, covered, hull, missed: None, accesses: Vec::new() };
         let (method, skipped) = choose(&mut part)?;
         let first = plan.accesses.len();
         plan.accesses.append(&mut part.accesses);
@@ -423,6 +454,7 @@ fn build(
             covered: part.covered.into_iter().map(|part| (part.unit, part.columns)).collect(),
             hull: part.hull,
             skipped,
+            missing: part.missed,
             accesses: first..plan.accesses.len(),
         });
     }
@@ -444,6 +476,7 @@ pub fn read(layout: &Layout, state: &ArrayState, span: Span) -> Result<Plan, OpE
         if wanted.is_some() && missing.count() > 1 {
             return Err(unavailable(part.stripe));
         }
+        wanted.map(|unit| part.misses(unit));
         Ok((part.read(wanted), Skipped::default()))
     })
 }
@@ -520,7 +553,7 @@ pub fn write(
             return Ok((part.without_parity(), only(layout.parity(part.stripe))));
         }
         if let Some(&unit) = missing.data.first() {
-            let device = layout.data(part.stripe, unit);
+            let device = part.misses(unit);
             let whole = part.covered(unit).is_some() && part.rest(unit).is_none();
             if parity_unfit && !whole {
                 return Err(lost(part.stripe, unit));

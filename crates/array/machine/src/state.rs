@@ -18,12 +18,13 @@ pub enum Condition {
         /// The first stripe that is not rebuilt yet.
         done: u64,
     },
-    /// As [`Condition::Rebuilding`], on the medium that it had. In stripes that miss another unit as well, the blocks that it
-    /// left with are used (docs/design/array.md 3.9).
+    /// As [`Condition::Rebuilding`], on the medium that it had. Where the others do not yield a block, that one may be used which it
+    /// left with (docs/design/array.md 3.9 and 3.11).
     Returning {
         /// The first stripe that is not rebuilt yet.
         done: u64,
-        /// Its medium has every write up to this timestamp.
+        /// Its medium has every write up to this timestamp, as an operator says. 0: nobody says so, and only blocks are used that
+        /// parity vouches for.
         whole_to: Time,
     },
     /// It has failed before its rebuild was done. Its medium never had everything.
@@ -53,10 +54,11 @@ impl Condition {
         }
     }
 
-    /// Up to which timestamp the medium has all writes. Only a device that comes back with its old blocks has such a time.
+    /// Up to which timestamp the medium has all writes. Only a device that an operator brings back with its old blocks has such a
+    /// time.
     pub fn whole_to(self) -> Option<Time> {
         match self {
-            Condition::Returning { whole_to, .. } => Some(whole_to),
+            Condition::Returning { whole_to, .. } if whole_to > 0 => Some(whole_to),
             _ => None,
         }
     }
@@ -64,6 +66,15 @@ impl Condition {
     /// The condition after a failure. Only a medium that had everything may come back with its blocks.
     fn failed(self) -> Condition {
         if self == Condition::Good { Condition::Failed } else { Condition::Unfinished }
+    }
+
+    /// The condition of a device that is let in with another medium than it had.
+    fn on_another_medium(self) -> Condition {
+        match self {
+            Condition::Failed => Condition::Unfinished,
+            Condition::Returning { done, .. } => Condition::Rebuilding { done },
+            other => other,
+        }
     }
 
     /// The condition when a rebuild has come to a stripe. With `u64::MAX`, all of it is done.
@@ -88,8 +99,8 @@ pub struct ArrayState {
     pub devices: Vec<Condition>,
     /// The term of each device: it serves blocks only in the one that it has been let in for. By device id.
     pub terms: Vec<u64>,
-    /// The random number that each device's medium had last. One with another number is an older copy. 0: any medium will do,
-    /// because the device was left out. By device id.
+    /// The random number that each device's medium had last. One with another number is an older copy, or a new medium: only a device
+    /// that the array goes on without may have it ([`ArrayState::takes_any_medium`]). 0: none. By device id.
     pub keys: Vec<u64>,
     /// How many hosts have attached; this is the number of the newest one.
     pub hosts: u64,
@@ -258,6 +269,16 @@ impl ArrayState {
         self.index(device).and_then(|index| self.keys.get(index)).copied().unwrap_or(0)
     }
 
+    /// Returns true if a device may be let in with another medium than it had: there was none, or the array goes on without it. Once
+    /// the device is let in, a rebuild relies on that medium.
+    pub fn takes_any_medium(&self, device: DeviceId) -> bool {
+        let is_new_to_rebuild = self.term(device) & u64::from(u32::MAX) == 0;
+        self.key(device) == 0
+            || self.condition(device).is_some_and(|condition| {
+                condition.is_out() || condition.rebuilt_to().is_some() && is_new_to_rebuild
+            })
+    }
+
     /// That a device is to be left out which was found to be gone by this state.
     pub fn without(&self, device: DeviceId) -> Change {
         Change::Fail(device, self.term(device))
@@ -296,7 +317,7 @@ impl ArrayState {
     /// That a device that has failed comes back with the medium that it left with. The medium was found as this state has it,
     /// and has all writes up to this timestamp.
     pub fn with_old_blocks(&self, device: DeviceId, whole_to: Time) -> Change {
-        Change::Return(device, self.term(device), whole_to)
+        Change::Return(device, self.term(device), whole_to.max(1))
     }
 
     /// Returns true if a device has everything.
@@ -441,11 +462,16 @@ impl ArrayState {
         let then = match (change, now) {
             (Change::LetIn(_, to), _) if to.number < term => return Ok(None),
             (Change::LetIn(_, to), _) if (to.number, to.key) == (term, key) => return Ok(None),
-            (Change::LetIn(_, to), _) if ![0, to.follows, to.key].contains(&key) => {
-                return Err(format!("{device} has an older copy of its content"));
-            }
             (Change::LetIn(_, to), _) => {
+                let is_same = key != 0 && [to.follows, to.key].contains(&key);
+                if !is_same && !self.takes_any_medium(device) {
+                    return Err(format!("{device} has an older copy of its content"));
+                }
                 (next.terms[index], next.keys[index]) = (to.number, to.key);
+                let then = if is_same { now } else { now.on_another_medium() };
+                if then != now {
+                    (next.devices[index], next.since) = (then, next.epoch);
+                }
                 return Ok(Some(next));
             }
             (
@@ -465,6 +491,10 @@ impl ArrayState {
                 return Err(format!("{device} has come back"));
             }
             (Change::Fail(..) | Change::Lose(..), _) => now.failed(),
+            // As far as anybody knows, it has the medium that it left with. It is let in as what it has otherwise.
+            (Change::Rebuild(_), Condition::Failed) if key != 0 => {
+                Condition::Returning { done: 0, whole_to: 0 }
+            }
             (Change::Rebuild(_), Condition::Failed | Condition::Unfinished) => {
                 Condition::Rebuilding { done: 0 }
             }
@@ -477,8 +507,8 @@ impl ArrayState {
             (Change::Return(_, _, whole_to), Condition::Failed) => {
                 Condition::Returning { done: 0, whole_to }
             }
-            (Change::Return(..), Condition::Returning { .. }) => return Ok(None),
-            (Change::Return(..), Condition::Rebuilding { .. }) => {
+            (Change::Return(..), now) if now.whole_to().is_some() => return Ok(None),
+            (Change::Return(..), Condition::Rebuilding { .. } | Condition::Returning { .. }) => {
                 return Err(format!("{device} is being rebuilt already"));
             }
             (Change::Return(..), Condition::Unfinished) => {
@@ -501,9 +531,9 @@ impl ArrayState {
             (Change::Rebuilt(_, to, _), _) => now.rebuilt(to),
         };
         if then.is_out() {
-            // Any medium will do now: nobody reads what it has. A term's upper half counts the absences. The next term is one that the device cannot have asked for, since it
-            // counts its own by one: late requests to let it in do not count, and no earlier one lets it in.
-            (next.keys[index], next.terms[index]) = (0, (term | u64::from(u32::MAX)) + 1);
+            // A term's upper half counts the absences. The next term is one that the device cannot have asked for, since it counts its
+            // own by one: late requests to let it in do not count, and no earlier one lets it in.
+            next.terms[index] = (term | u64::from(u32::MAX)) + 1;
         }
         next.since = next.epoch;
         next.devices[index] = then;

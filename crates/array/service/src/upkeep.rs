@@ -334,7 +334,9 @@ pub fn admit(
         (Some(_), _) if report.in_service => return Ok(Admission::Ready),
         // It learns of it as a voter, and its blocks are the array's from then on.
         // Not before it is one of those who are there, or it is taken for gone again.
-        (Some(Condition::Failed), Some(state)) if report.serving || has_not_heard(state) => {
+        (Some(condition), Some(state))
+            if condition.is_out() && (report.serving || has_not_heard(state)) =>
+        {
             array.change(Change::Rebuild(device))?;
             return Ok(Admission::Begun);
         }

@@ -143,17 +143,18 @@ fn look(args: &Args, file: &ArrayFile, device: DeviceId) -> Result<Two, Failure>
 fn may_come_back(state: &ArrayState, device: DeviceId) -> Result<(), Failure> {
     let id = device.0;
     match state.condition(device) {
-        Some(Condition::Failed | Condition::Returning { .. }) => Ok(()),
+        Some(Condition::Failed) => Ok(()),
+        Some(condition) if condition.whole_to().is_some() => Ok(()),
         Some(Condition::Good) => refused(format!(
             "device {id} is good, and its content counts: there is nothing to bring back"
         )),
-        Some(Condition::Rebuilding { .. }) => refused(format!(
+        Some(Condition::Rebuilding { .. } | Condition::Returning { .. }) => refused(format!(
             "device {id} is being rebuilt already, so that its old content does not count any more: go on with `lockify array \
              rebuild --id {id}`, or with `lockify array replace --id {id} --accept-loss`"
         )),
         Some(Condition::Unfinished) | None => refused(format!(
-            "device {id} has failed before it was rebuilt, so that its medium never had everything: `lockify array replace --id \
-             {id} --accept-loss` goes on without its content"
+            "device {id} has failed before it was rebuilt, or has another medium since, which never had everything: `lockify array \
+             replace --id {id} --accept-loss` goes on without its content"
         )),
     }
 }

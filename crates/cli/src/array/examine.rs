@@ -287,8 +287,12 @@ fn known(state: &ArrayState) -> Vec<Known> {
             Condition::Good => ("good", None),
             Condition::Failed => ("failed", None),
             Condition::Unfinished => ("unfinished", None),
-            Condition::Rebuilding { done } => ("rebuilding", Some(done)),
-            Condition::Returning { done, .. } => ("returning", Some(done)),
+            Condition::Returning { done, .. } if condition.whole_to().is_some() => {
+                ("returning", Some(done))
+            }
+            Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
+                ("rebuilding", Some(done))
+            }
         };
         Known { id: id.0.into(), condition, done, term: *term }
     };

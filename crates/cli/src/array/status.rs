@@ -216,8 +216,12 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             Some(Condition::Good) => (Some("good"), None),
             Some(Condition::Failed) => (Some("failed"), None),
             Some(Condition::Unfinished) => (Some("unfinished"), None),
-            Some(Condition::Rebuilding { done }) => (Some("rebuilding"), Some(done)),
-            Some(Condition::Returning { done, .. }) => (Some("returning"), Some(done)),
+            Some(now @ Condition::Returning { done, .. }) if now.whole_to().is_some() => {
+                (Some("returning"), Some(done))
+            }
+            Some(Condition::Rebuilding { done } | Condition::Returning { done, .. }) => {
+                (Some("rebuilding"), Some(done))
+            }
         };
         let report = answer.as_ref().ok();
         let why = match answer {

@@ -105,9 +105,9 @@ pub struct Args {
     /// This seed, or step, only, with a trace if it fails
     #[arg(long, value_name = "N", conflicts_with = "seeds", conflicts_with_all = LOAD)]
     replay: Option<u64>,
-    /// Which faults the seeds have: none, interruptions, restarts, all, lock-servers (all, and several lock servers that fail) or growth
-    /// (all, and the array grows) [default: all], or, for a crash at every step, if the victim just comes back
-    /// (restarts) or is fenced before (all) [default: both]
+    /// Which faults the seeds have: none, interruptions, restarts, all, lock-servers (all, and several lock servers that fail), growth
+    /// (all, and the array grows) or nodes (a host and a device end together) [default: all], or, for a crash at every step,
+    /// if the victim just comes back (restarts) or is fenced before (all) [default: both]
     #[arg(long, value_name = "F", value_parser = faults)]
     faults: Option<Faults>,
     /// The redundancy of the seeds' arrays: raid5, mirror or raid6 [default: each seed has raid5 or mirror]

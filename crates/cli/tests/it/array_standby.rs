@@ -14,7 +14,7 @@ use crate::common::{Process, code, stderr, stdout, wait_for};
 const OUTAGE: Duration = Duration::from_secs(3);
 
 fn array(scheme: &str) -> Array {
-    let mut array = Array::with_standby(scheme);
+    let mut array = Array::with_standby(scheme, "1s");
     array.recorded = true;
     array.start_all();
     array
@@ -147,7 +147,7 @@ fn a_host_dies_together_with_the_lock_server() {
 
 /// A lock server that is cut off hears of the other one later. If hosts reach it meanwhile, it grants them nothing.
 fn one_that_is_cut_off(from: &[Place], link: Link) {
-    let mut array = Array::with_standby("server-locking");
+    let mut array = Array::with_standby("server-locking", "1s");
     array.recorded = true;
     array.network = Some(Network::default());
     array.start_all();

@@ -21,7 +21,8 @@ fn hold(array: &Array, version: Option<u16>) {
 
 #[test]
 fn the_processes_of_an_array_are_upgraded_one_after_the_other() {
-    let mut array = Array::with_standby("callback-locking");
+    // Nobody may be taken for dead here, however busy the machine is.
+    let mut array = Array::with_standby("callback-locking", "4s");
     array.recorded = true;
     hold(&array, Some(SPOKEN.oldest));
     array.start_all();

@@ -40,17 +40,21 @@ pub enum Faults {
     LockServers,
     /// As `All`, in an array that grows meanwhile.
     Growth,
+    /// A host and a device end together, as those of one node do, and start again with what they had. One node at a time. Nothing may be
+    /// lost.
+    Nodes,
 }
 
 impl Faults {
     /// All, the mildest first.
-    pub const ALL: [Faults; 6] = [
+    pub const ALL: [Faults; 7] = [
         Faults::None,
         Faults::Interruptions,
         Faults::Restarts,
         Faults::All,
         Faults::LockServers,
         Faults::Growth,
+        Faults::Nodes,
     ];
 
     /// Its name on command lines.
@@ -62,11 +66,17 @@ impl Faults {
             Faults::All => "all",
             Faults::LockServers => "lock-servers",
             Faults::Growth => "growth",
+            Faults::Nodes => "nodes",
         }
     }
 
     /// Returns true if hosts crash and devices stay away, so that something is left for others to repair.
     pub fn has_repairs(self) -> bool {
+        self.has_failures() || self == Faults::Nodes
+    }
+
+    /// Returns true if more may fail at a time than redundancy replaces.
+    fn has_failures(self) -> bool {
         matches!(self, Faults::All | Faults::LockServers | Faults::Growth)
     }
 }
@@ -235,6 +245,9 @@ impl Scenario {
         scenario.draw_outage();
         scenario.draw_succession();
         scenario.draw_growth();
+        if faults == Faults::Nodes {
+            scenario.quiet_at += 10 * LEASE;
+        }
         scenario
     }
 
@@ -242,7 +255,7 @@ impl Scenario {
     fn draw_old_copy(&self) -> Option<(Nanos, Nanos)> {
         let mut random = Random::seed_from_u64(self.seed ^ 0x01dc_0b1e);
         let sound = self.bad_sectors.is_empty();
-        if !self.faults.has_repairs() || !sound || !random.random_ratio(1, 3) {
+        if !self.faults.has_failures() || !sound || !random.random_ratio(1, 3) {
             return None;
         }
         let copied = random.random_range(START..self.quiet_at / 2);
@@ -253,7 +266,7 @@ impl Scenario {
     fn draw_outage(&mut self) {
         let mut random = Random::seed_from_u64(self.seed ^ 0x2006_0e00);
         let sound = self.bad_sectors.is_empty() && self.old_copy.is_none();
-        if !self.faults.has_repairs() || !sound || !random.random_ratio(1, 3) {
+        if !self.faults.has_failures() || !sound || !random.random_ratio(1, 3) {
             return;
         }
         let size = self.layout.group_size();
@@ -338,7 +351,7 @@ impl Scenario {
         }
         self.losses = random.random_bool(0.5);
         // A bad sector beside a write that a restart has cut short may cost a block. Only with all faults may any be lost.
-        if random.random_bool(0.4) && self.faults.has_repairs() {
+        if random.random_bool(0.4) && self.faults.has_failures() {
             // One per run, which costs a block at most.
             self.bad_sectors.push(BadSector {
                 device: DeviceId(random.random_range(0..self.layout.devices())),
@@ -353,11 +366,12 @@ impl Scenario {
     /// Draws if writes stay in the devices' caches until they are flushed. Its stream is its own, too.
     fn draw_caches(&mut self) {
         let mut random = Random::seed_from_u64(self.seed ^ 0x000c_ac4e);
-        let volatile = random.random_bool(0.4);
+        // What only a node's cache had is gone with the node.
+        let volatile = random.random_bool(0.4) && self.faults != Faults::Nodes;
         self.flushes = Some(random.random_range(0.02..0.3)).filter(|_| volatile);
         let at = random.random_range(START..self.quiet_at);
         let blackout = volatile && random.random_bool(0.3);
-        let restarts = self.faults == Faults::Restarts || self.faults.has_repairs();
+        let restarts = self.faults == Faults::Restarts || self.faults.has_failures();
         self.blackout = Some(at).filter(|_| blackout && restarts);
     }
 
@@ -456,12 +470,18 @@ impl Scenario {
         let devices: Vec<NodeId> = places.all_devices().collect();
         let everyone: Vec<NodeId> = (0..places.nodes()).map(NodeId).collect();
         use FaultKind::*;
-        let crashes = if self.faults.has_repairs() { 2 } else { 0 };
-        let of_hosts =
-            mix(vec![(Crash, crashes), (Pause, 2), (ClockStep, 1), (ClockRate, 1)], gap, 1);
-        let restarts = if self.faults == Faults::Interruptions { 0 } else { 2 };
+        let crashes = if self.faults.has_failures() { 2 } else { 0 };
+        // One that stands still for longer than a lease is a second failure beside that of a node.
+        let pauses = u32::from(self.faults != Faults::Nodes);
+        let of_hosts = mix(
+            vec![(Crash, crashes), (Pause, 2 * pauses), (ClockStep, 1), (ClockRate, 1)],
+            gap,
+            1,
+        );
+        let none = matches!(self.faults, Faults::Interruptions | Faults::Nodes);
+        let restarts = if none { 0 } else { 2 };
         let of_devices = mix(
-            vec![(Crash, restarts), (PowerLoss, restarts), (Pause, 1)],
+            vec![(Crash, restarts), (PowerLoss, restarts), (Pause, pauses)],
             gap * 2,
             self.layout.parities().into(),
         );

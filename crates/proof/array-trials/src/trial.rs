@@ -21,7 +21,7 @@ use crate::host::{LEASE, MESSAGE_LIFE, Node, Note, cluster};
 use crate::medium::DISKS;
 use crate::places::{Places, Role};
 use crate::recorder::{Recorder, by};
-use crate::scenario::{Growth, Scenario};
+use crate::scenario::{Faults, Growth, Scenario};
 
 /// By then, after the end of all faults, everything must be done.
 const PATIENCE: Nanos = 60 * SECOND;
@@ -696,7 +696,40 @@ impl<'a> Trial<'a> {
 
     /// Returns true if more may be lost than redundancy replaces.
     fn may_lose(&self) -> bool {
-        self.repairs() || self.scenario.flushes.is_some()
+        self.repairs() && self.scenario.faults != Faults::Nodes || self.scenario.flushes.is_some()
+    }
+
+    /// The next node ends when the one before is whole again: a host other than the first, and a device. Each medium has a number
+    /// before that.
+    fn end_a_node(&mut self, at: Nanos) {
+        let state = self.caretaker.state();
+        if self.scenario.faults != Faults::Nodes || at > self.scenario.quiet_at {
+            return;
+        }
+        let unnumbered = state.ids().find(|device| state.key(*device) == 0);
+        if let Some(device) = unnumbered {
+            return self.change_key(device);
+        }
+        let is_whole = |(device, condition)| {
+            let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
+            let serves = machine.is_some_and(|device| device.is_let_in() && !device.is_unsettled());
+            condition == Condition::Good && serves
+        };
+        if !state.conditions().all(is_whole) || !self.caretaker.is_idle() {
+            return;
+        }
+        let hosts: Vec<NodeId> = self.places.all_hosts().skip(1).collect();
+        let host = hosts[self.random.random_range(0..hosts.len())];
+        let device = DeviceId(self.random.random_range(0..self.scenario.layout.devices()));
+        if self.sim.running(host).is_none() || self.random.random_bool(0.9) {
+            return;
+        }
+        for node in [host, self.places.device(device)] {
+            let power_loss = self.random.random_bool(0.5);
+            let back = at + self.random.random_range(1..150) * MILLISECOND;
+            self.sim.inject(Fault::Crash { node, power_loss });
+            self.sim.inject_at(back, Fault::Restart(node));
+        }
     }
 
     /// After an outage, devices that are back may not serve yet when everything is looked at.
@@ -751,7 +784,8 @@ impl<'a> Trial<'a> {
                 OpError::Fenced => true,
                 OpError::Unflushed(_) => self.scenario.flushes.is_some(),
                 OpError::Unreachable(_) => self.scenario.outage.is_some(),
-                OpError::Lost { .. } => self.may_lose(),
+                // Until the device is back that has it.
+                OpError::Lost { .. } => self.may_lose() || self.repairs(),
                 OpError::Medium { .. } | OpError::Unavailable(_) | OpError::Clock { .. } => {
                     self.repairs()
                 }
@@ -808,6 +842,7 @@ impl<'a> Trial<'a> {
         self.age_copy();
         self.age_log(at);
         self.replace_media(at);
+        self.end_a_node(at);
         let away = self.away();
         let mut suspects = self.suspects(at);
         suspects.extend(self.failing(at));

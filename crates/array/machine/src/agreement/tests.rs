@@ -4,7 +4,9 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::{Change, DeviceId, HostId, Layout, Node, NodeName, OpError, Redundancy, Term, Usage};
+use crate::{
+    Change, Condition, DeviceId, HostId, Layout, Node, NodeName, OpError, Redundancy, Term, Usage,
+};
 
 fn life(host: u32) -> Life {
     Life { host: HostId(host), incarnation: 1 }
@@ -329,12 +331,27 @@ fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
     let next = failed.term(device) + 1;
     let back = failed.changed(entry(next, 10, 12)).unwrap().unwrap();
     assert_eq!((back.term(device), back.key(device)), (next, 12));
-    assert_eq!(back.devices[1], crate::Condition::Failed);
-    // It was gone while it was given up, and its rebuild has begun.
-    let begun = failed.changed(Change::Rebuild(device)).unwrap().unwrap();
-    // From now on it has a number again.
-    let begun = begun.changed(entry(next, 10, 12)).unwrap().unwrap();
-    assert!(begun.changed(entry(next + 1, 10, 13)).is_err());
+    assert_eq!(back.devices[1], Condition::Unfinished);
+    // The medium that it left with is known, also if it was gone when its rebuild began.
+    let back = failed.changed(entry(next, 11, 12)).unwrap().unwrap();
+    assert_eq!(back.devices[1], Condition::Failed);
+    let returning = Condition::Returning { done: 0, whole_to: 0 };
+    let rebuild = |state: &ArrayState| state.changed(Change::Rebuild(device)).unwrap().unwrap();
+    assert_eq!(rebuild(&back).devices[1], returning);
+    let begun = rebuild(&failed);
+    assert_eq!(begun.devices[1], returning);
+    assert_eq!(begun.changed(entry(next, 11, 12)).unwrap().unwrap().devices[1], returning);
+    // Another one is rebuilt as a whole, and plans of the state before do not fit.
+    let other = begun.changed(entry(next, 10, 12)).unwrap().unwrap();
+    assert_eq!(other.devices[1], Condition::Rebuilding { done: 0 });
+    assert_eq!(other.since, other.epoch);
+    // From now on no other one will do.
+    assert!(other.changed(entry(next + 1, 10, 13)).is_err());
+    // Without a number, nobody knows which medium it is.
+    let unknown = ArrayState { keys: vec![0; 3], ..failed };
+    assert_eq!(rebuild(&unknown).devices[1], Condition::Rebuilding { done: 0 });
+    let back = unknown.changed(entry(next, 10, 12)).unwrap().unwrap();
+    assert_eq!(back.devices[1], Condition::Unfinished);
 }
 
 fn attach(after: u64, by: u64) -> Change {

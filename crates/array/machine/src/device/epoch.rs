@@ -178,17 +178,18 @@ impl Device {
     }
 
     /// A device may have started while it was out. Others have repaired without it what hosts had left by then. If all of it is made
-    /// anew, that is the end of it. Its own old blocks are still to be repaired: its earlier reports were of no use.
+    /// anew, or beside parity that is made to fit, that is the end of it. Where an operator has its own old blocks used, they are still to
+    /// be repaired: its earlier reports were of no use.
     fn forget_leftovers(&mut self, now: Time, before: Condition, now_is: Condition) {
         if !before.is_out() || now_is.is_out() {
             return;
         }
-        match now_is {
-            Condition::Returning { .. } => {
+        match now_is.whole_to() {
+            Some(_) => {
                 let left: Vec<Life> = self.readmission.leftovers().collect();
                 left.into_iter().for_each(|life| self.expect_repair(now, life));
             }
-            _ => self.forget_readmission(),
+            None => self.forget_readmission(),
         }
     }
 

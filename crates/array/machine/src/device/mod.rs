@@ -476,7 +476,10 @@ impl Device {
         let header = |index: u32| {
             let Some(mark) = marks.get(&index) else { return blocks.header };
             let of_all = match mark.content {
-                Some(content) => Header::of_repair(blocks.header.stamp, content),
+                Some(content) => {
+                    let Header { stamp, skipped, .. } = blocks.header;
+                    Header { skipped, ..Header::of_repair(stamp, content) }
+                }
                 None => blocks.header,
             };
             Header { lost: mark.lost, lost_data: mark.lost_data, ..of_all }

@@ -71,16 +71,21 @@ impl Record {
     ) -> Result<(Self, Option<u64>), BootError> {
         match &boot.record {
             None => {
-                let record = Record {
+                let (term, key) = (boot.state.term(device), boot.state.key(device));
+                let mut record = Record {
                     acceptor: Acceptor::new(boot.state.clone()),
                     fenced: Fences::default(),
                     dirty: BTreeSet::new(),
                     holders: BTreeSet::new(),
-                    term: boot.state.term(device),
-                    key: boot.state.key(device),
+                    term,
+                    key: 0,
                     asked: 0,
                     durable: Covered::default(),
                 };
+                // The device was there before with another medium.
+                if (term, key) != (0, 0) {
+                    record.begin_term(device, boot.random);
+                }
                 Ok((record, None))
             }
             Some(record) => {

@@ -88,8 +88,10 @@ impl Device {
         if self.config.mutation == Some(Mutation::TrustsOldCopies) {
             return false;
         }
-        let Record { key, asked, .. } = self.record;
-        self.has_blocks() && ![0, key, asked].contains(&self.record.state().key(self.config.id))
+        let (Record { key, asked, .. }, device) = (&self.record, self.config.id);
+        let state = self.record.state();
+        let is_it = state.takes_any_medium(device) || [*key, *asked].contains(&state.key(device));
+        self.has_blocks() && !is_it
     }
 
     /// The medium gets another random number, by which a copy of it that was taken before is known to be older.

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use super::engine::{Phase, Refused, Role, Sibling, Task, Try};
+use super::engine::{Phase, Refused, Role, Sibling, Task, Try, Unheld};
 use super::job::New;
 use super::repair::Wanted;
 use super::{ArrayHost, HostOutput};
 #[cfg(feature = "mutations")]
 use crate::AddedGroup;
 use crate::message::Action;
-use crate::plan;
+use crate::plan::{self, Unit};
 use crate::recovery::column::Trace;
-use crate::{ArrayState, HostAnswer, OpError, Peer, Scheme, Time};
+use crate::{ArrayState, Condition, HostAnswer, OpError, Peer, Scheme, Skipped, Time};
 
 /// Stripes in which parity need not fit, after devices have refused a part of a try's writes. Parity may be wrong where some
 /// counting devices have written and others have refused. It may also be wrong where a device counts again that was left out.
@@ -172,31 +172,63 @@ impl ArrayHost {
         let layout = self.config.layout;
         let Some(this) = self.tries.get_mut(&seq) else { return };
         this.epoch = self.state.since;
-        let mut again = Vec::new();
+        let repairs = this.repairs();
+        let (mut again, mut unheld) = (Vec::new(), Vec::new());
         for part in &this.plan.stripes {
-            let devices = layout.units(part.stripe);
-            let skipped = devices.filter(|device| !self.state.has(*device, part.stripe)).collect();
+            // One that it does not cover, it does not skip (`View::skipped`).
+            let is_written = |unit: &Unit| match unit {
+                Unit::Data(unit) => {
+                    layout.parities() > 1 || part.covered.iter().any(|(covered, _)| covered == unit)
+                }
+                Unit::Parity | Unit::SecondParity => true,
+            };
+            let units = Unit::all(&layout).zip(layout.units(part.stripe));
+            let devices = units.filter(|(unit, _)| is_written(unit)).map(|(_, device)| device);
+            let skipped: Skipped =
+                devices.filter(|device| !self.state.has(*device, part.stripe)).collect();
             for index in part.accesses.clone() {
-                let sibling = &mut this.siblings[index];
+                let (sibling, access) = (&mut this.siblings[index], &this.plan.accesses[index]);
                 let refused = sibling.refused.take().filter(|r| *r != Refused::Forgotten);
-                let condition = self.state.condition(this.plan.accesses[index].device);
+                let condition = self.state.condition(access.device);
                 let present = condition.is_some_and(|c| !c.is_out());
+                if let (Unit::Data(unit), Some(columns)) = (access.unit, &access.write)
+                    && layout.parities() == 1
+                    && self.config.durable
+                    && condition == Some(Condition::Failed)
+                    && !repairs
+                    && refused == Some(Refused::Gone)
+                {
+                    let columns = columns.clone();
+                    unheld.push(Unheld { stripe: part.stripe, unit, columns });
+                }
                 if let (Some(blocks), true, Some(_)) = (&mut sibling.blocks, present, refused) {
-                    // The linkage record names the devices that this write leaves out.
-                    blocks.header.skipped = skipped;
+                    // The linkage record names the devices that this write leaves out. Marked parity names the one that it vouches for.
+                    if !repairs && skipped != Skipped::default() {
+                        blocks.header.skipped = skipped;
+                    }
                     again.push((index, blocks.clone()));
                 }
             }
         }
-        let repairs = this.repairs();
         let again = again.into_iter().filter_map(|(index, blocks)| {
             let access = &this.plan.accesses[index];
             let second = self.control.second(access, Some(blocks), repairs)?;
             Some(this.ask(index, second.action, second.hidden))
         });
         let requests = again.collect();
+        if let Some(task) = &mut this.task {
+            task.unheld.extend(unheld);
+        }
         self.send(now, requests);
         self.phase_ends(now, seq);
+    }
+
+    /// Parity has a write that a device has not answered before it left. Its record must not vouch for that device's medium
+    /// (docs/design/array.md 3.11).
+    pub(super) fn disavow(&mut self, now: Time, seq: u64) {
+        let Some(mut task) = self.supersede(now, seq) else { return };
+        task.looks = Some(task.unheld.iter().map(|unheld| unheld.stripe).collect());
+        self.start(now, task);
     }
 
     fn mend_by_another_try(&mut self, now: Time, seq: u64, suspect: Option<u64>) {

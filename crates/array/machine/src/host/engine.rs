@@ -20,7 +20,7 @@ use super::repair::Pass;
 use super::unflushed::Flush;
 use super::{ArrayHost, HostOutput};
 use crate::message::{Action, Answer, Blocks, Call, Content, Past, Request};
-use crate::plan::{self, Plan, WriteRules};
+use crate::plan::{self, Columns, Plan, WriteRules};
 use crate::{DeviceId, Epoch, HostAnswer, OpError, OpId, Peer, Scheme, Stamp, Ticket, Time, Work};
 
 /// Where a try is.
@@ -84,8 +84,27 @@ pub(super) struct Task {
     pub failed: Option<OpError>,
     /// Stripes to look at, as long as its last try may be there as a whole. Then it is done.
     pub looks: Option<BTreeSet<u64>>,
+    /// Parts that parity has got and their devices may not have, which have left since. Parity says so before the write is answered.
+    pub unheld: Vec<Unheld>,
     /// If it is a flush that has begun.
     pub flush: Option<Flush>,
+}
+
+/// A part of a write that its device has not answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unheld {
+    pub stripe: u64,
+    /// The data unit.
+    pub unit: u16,
+    pub columns: Columns,
+}
+
+impl Unheld {
+    /// That of one block.
+    pub fn block(stripe: u64, unit: usize, column: u32) -> Unheld {
+        let unit = u16::try_from(unit).unwrap_or(u16::MAX);
+        Unheld { stripe, unit, columns: column..column.saturating_add(1) }
+    }
 }
 
 /// The known state of a sibling at its device.
@@ -295,6 +314,7 @@ impl Task {
             undecided: BTreeSet::new(),
             failed: None,
             looks: None,
+            unheld: Vec::new(),
             flush: None,
         }
     }
@@ -476,6 +496,9 @@ impl ArrayHost {
             Phase::Second if this.task.as_ref().is_some_and(|task| task.flush.is_some()) => {
                 self.devices_flushed(now, seq);
             }
+            Phase::Second if this.task.as_ref().is_some_and(|task| !task.unheld.is_empty()) => {
+                self.disavow(now, seq);
+            }
             Phase::Second => self.finish(now, seq, Ok(HostAnswer::Done)),
             Phase::Gate | Phase::Superseded | Phase::Last => self.tidy(seq),
         }
@@ -508,6 +531,11 @@ impl ArrayHost {
             if self.locks.is_none() && pass.meets_unknown(contents) {
                 self.give_up(now, seq);
                 return self.finish(now, seq, Ok(HostAnswer::Done));
+            }
+            #[cfg(feature = "mutations")]
+            {
+                let any = crate::mutation::Mutation::VouchesForAnyMedium;
+                pass.vouches_for_any = self.config.mutation == Some(any);
             }
             let writes = pass.writes(layout, plan, contents, this.stamp);
             return self.write_all(now, seq, None, writes);

@@ -10,9 +10,9 @@ use crate::galois::add_times;
 use crate::message::{Blocks, Content, Flaw, Mark};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::plan::{self, Columns, Method, Plan, StripePlan, Unit};
+use crate::plan::{self, Columns, Method, Missed, Plan, StripePlan, Unit};
 use crate::recovery::records::Headers;
-use crate::{Header, Layout, OpError, Span, Stamp, Units, Work};
+use crate::{DeviceId, Header, Layout, OpError, Skipped, Span, Stamp, Units, Work};
 
 use super::repair::bad_blocks;
 
@@ -104,6 +104,46 @@ impl<'a> View<'a> {
 
     fn parities(&self) -> impl Iterator<Item = Unit> + use<> {
         self.units().skip(usize::from(self.layout.data))
+    }
+
+    /// The devices that the write's record says it has skipped. Beside a missing unit that it does not cover, that is one if a write
+    /// before has skipped it. So parity's record tells if the missing block was written without its device (docs/design/array.md 3.11).
+    fn skipped(&self) -> Skipped {
+        let Some(Missed { device, .. }) = self.beside() else { return self.part.skipped };
+        let headers = self.content(Unit::Parity).map_or(&[][..], |(_, content)| &content.headers);
+        let parity = self.layout.parity(self.part.stripe);
+        let has_everything = |header: &Header| {
+            header.vouches_for(device) || !header.lost && header.has_everything(parity, device)
+        };
+        match headers.iter().all(has_everything) {
+            true => Skipped::default(),
+            false => only(device),
+        }
+    }
+
+    /// The device for whose block marked parity vouches. The new parity does so too, as the block is not written.
+    fn vouched(&self, parity: Unit) -> Option<DeviceId> {
+        let (_, content) = self.content(parity)?;
+        let vouches = |device: &DeviceId| content.headers.iter().any(|h| h.vouches_for(*device));
+        let device = self.part.missing.map(|missed| missed.device).filter(vouches)?;
+        (self.beside().is_some() || self.part.skipped.has(device)).then_some(device)
+    }
+
+    /// The missing unit, if it is not written.
+    fn beside(&self) -> Option<Missed> {
+        self.part
+            .missing
+            .filter(|missed| self.part.covered.iter().all(|(covered, _)| *covered != missed.unit))
+    }
+
+    /// Marked parity may vouch for the medium of a device that comes back: the stripe is repaired first.
+    fn check_marks(&self) -> Result<(), Unfit> {
+        let Some(Missed { unit, device, comes_back: true }) = self.part.missing else {
+            return Ok(());
+        };
+        let Some((first, content)) = self.content(Unit::Parity) else { return Ok(()) };
+        let vouches = content.headers.iter().position(|header| header.vouches_for(device));
+        vouches.map_or(Ok(()), |at| Err(self.repair(Unit::Data(unit), first + at as u32)))
     }
 
     /// One block of a unit, and its record, if it was read.
@@ -288,7 +328,11 @@ pub(super) fn fits(
     plan: &Plan,
     contents: &[Option<Content>],
 ) -> Result<(), Unfit> {
-    plan.stripes.iter().try_for_each(|part| View { layout, plan, part, contents }.check_records())
+    plan.stripes.iter().try_for_each(|part| {
+        let view = View { layout, plan, part, contents };
+        view.check_marks()?;
+        view.check_records()
+    })
 }
 
 /// Returns true if devices delivered all requested blocks, so that later code may rely on lengths.
@@ -429,6 +473,10 @@ impl New {
     }
 }
 
+fn only(device: DeviceId) -> Skipped {
+    [device].into_iter().collect()
+}
+
 /// The blocks that each access of a write writes.
 pub(super) fn writes(
     layout: &Layout,
@@ -448,7 +496,7 @@ pub(super) fn writes(
             stamp,
             first: span.start,
             last: span.end() - 1,
-            skipped: part.skipped,
+            skipped: view.skipped(),
             lost: false,
             lost_data: Units::default(),
         };
@@ -462,6 +510,7 @@ pub(super) fn writes(
         for index in part.accesses.clone() {
             let access = &plan.accesses[index];
             let Some(columns) = &access.write else { continue };
+            let mut header = header;
             let (data, marks) = match access.unit {
                 Unit::Data(unit) => {
                     let piece = new.iter().find(|(u, _, _)| *u == unit);
@@ -471,6 +520,7 @@ pub(super) fn writes(
                     parity_without(&view, access.unit, &new)
                 }
                 Unit::Parity | Unit::SecondParity => {
+                    header.skipped = view.vouched(access.unit).map_or(header.skipped, only);
                     (parity(&view, access.unit, &new).into(), marks_of_parity(&view, access.unit))
                 }
             };
@@ -571,6 +621,12 @@ fn marks_of_parity(view: &View<'_>, parity: Unit) -> Vec<Mark> {
     };
     still_lost(view, parity).for_each(|column| of(column, true, Units::default()));
     lost_data(view, parity).for_each(|(column, units)| of(column, false, units));
+    let vouched = view.vouched(parity);
+    for (column, mark) in &mut all {
+        let old = view.block(parity, *column).map(|(header, _)| header);
+        let vouches = |old: &&Header| vouched.is_some_and(|device| old.vouches_for(device));
+        mark.content = old.filter(vouches).filter(|_| mark.lost).map(Header::content);
+    }
     all.into_values().collect()
 }
 
@@ -607,9 +663,9 @@ fn still_lost<'a>(view: &View<'a>, parity: Unit) -> impl Iterator<Item = u32> + 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Redundancy;
     use crate::message::Doubt;
     use crate::plan::Access;
-    use crate::{DeviceId, Redundancy, Skipped};
 
     /// An operation covers more of other units. So it reads parity also in columns before those of the missing one.
     #[test]
@@ -625,8 +681,8 @@ mod tests {
         };
         let whole = Some(0..4);
         let access = |device, unit| {
-            let (device, stripe, whole_to) = (DeviceId(device), 0, None);
-            Access { device, stripe, unit, read: whole.clone(), write: whole.clone(), whole_to }
+            let (device, stripe, old) = (DeviceId(device), 0, None);
+            Access { device, stripe, unit, read: whole.clone(), write: whole.clone(), old }
         };
         let accesses = vec![access(0, Unit::Data(1)), access(1, Unit::Parity)];
         let part = StripePlan {
@@ -636,6 +692,7 @@ mod tests {
             covered: vec![(0, 2..4)],
             hull: 2..4,
             skipped: Skipped::default(),
+            missing: None,
         };
         let plan = Plan::new(vec![part.clone()], accesses);
         let lost = Units::default().with(0);

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
+use super::engine::Unheld;
 use crate::message::{Blocks, Content, Doubt, Flaw, Past};
-use crate::plan::{self, Access, Method, Plan, StripePlan, Unit};
+use crate::plan::{self, Access, Columns, Method, Old, Plan, StripePlan, Unit};
 use crate::recovery::column::{
     Column, Finding, Mend, Rule, Seen, Trace, doubtful, examine, examine_remains,
 };
 use crate::recovery::returned::{Returned, Verdict};
 use crate::{
-    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Place, Skipped,
-    Stamp, Time, Units,
+    ArrayState, BlockError, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Place,
+    Skipped, Stamp, Time, Units,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,10 +36,19 @@ pub(super) struct Pass {
     pub unknown: BTreeSet<Life>,
     /// Blocks that should have a write of this host, or a newer one.
     pub wanted: Vec<Wanted>,
+    /// Parts of a write that devices may not have which have left: parity must not say that they have everything.
+    pub unheld: Vec<Unheld>,
     /// Blocks that passes of this repair have marked as lost, by unit and offset, and that were not marked before.
     pub marked: BTreeSet<(usize, u32)>,
+    /// The columns of which it reads the old blocks of a device that is rebuilt: parity vouches for some.
+    pub reads_old: Option<Columns>,
+    /// Passes before it have read those before this column.
+    pub has_read_to: u32,
     /// It only looks what would be left if a device came back with its medium, and another one were lost.
     pub survey: Option<Survey>,
+    /// Marked parity vouches for the medium of any missing device.
+    #[cfg(feature = "mutations")]
+    pub vouches_for_any: bool,
     pub found: Found,
 }
 
@@ -84,6 +94,8 @@ pub(super) struct Found {
     pub marked: u32,
     /// Something was mended: another pass is needed.
     pub wrote: bool,
+    /// Parity may vouch for old blocks of a device that is rebuilt, and they were not read: another pass is needed.
+    pub vouched: Option<(u32, u32)>,
     /// The findings of a survey.
     pub outlook: Outlook,
 }
@@ -115,8 +127,13 @@ impl Pass {
             known: BTreeSet::new(),
             unknown: BTreeSet::new(),
             wanted: Vec::new(),
+            unheld: Vec::new(),
             marked: BTreeSet::new(),
+            reads_old: None,
+            has_read_to: 0,
             survey: None,
+            #[cfg(feature = "mutations")]
+            vouches_for_any: false,
             found: Found::default(),
         }
     }
@@ -136,25 +153,35 @@ impl Pass {
         !self.unknown.is_empty()
     }
 
-    /// The device whose old blocks the pass reads, and up to which timestamp these have every write. They are of use only beside
-    /// one other missing unit. If both devices come back, one of them counts as missing.
-    fn comes_back(&self, layout: &Layout, state: &ArrayState) -> Option<(DeviceId, Time)> {
+    /// The device whose old blocks the pass reads, and which of them it uses. An operator's word is of use only beside one other missing
+    /// unit; if both devices come back, one of them counts as missing. Parity vouches only if it is there.
+    fn comes_back(&self, layout: &Layout, state: &ArrayState) -> Option<(DeviceId, Old)> {
         if let Some(Survey { device, whole_to, .. }) = self.survey {
-            return Some((device, whole_to));
+            return Some((device, Old::WholeTo(whole_to)));
         }
         let mut missing =
             layout.units(self.stripe).filter(|device| !state.has(*device, self.stripe));
-        let whole_to = |device| Some((device, state.condition(device)?.whole_to()?));
+        let whole_to = |device| Some((device, Old::WholeTo(state.condition(device)?.whole_to()?)));
+        let returns = |device: &DeviceId| {
+            matches!(state.condition(*device), Some(Condition::Returning { .. }))
+        };
         match plan::missing_units(layout, state, self.stripe) {
             2 => missing.find_map(whole_to),
+            1 if self.repair && layout.parities() == 1 => {
+                missing.find(returns).map(|device| (device, Old::VouchedFor))
+            }
             _ => None,
         }
     }
 
     /// Returns true if the pass reads a device's unit.
-    fn reads(&self, state: &ArrayState, device: DeviceId, old: Option<Time>) -> bool {
+    fn reads(&self, state: &ArrayState, device: DeviceId, old: Option<Old>) -> bool {
         let is_lost = self.survey.is_some_and(|survey| survey.without == device);
-        old.is_some() || state.has(device, self.stripe) && !is_lost
+        match old {
+            Some(Old::WholeTo(_)) => true,
+            Some(Old::VouchedFor) => self.reads_old.is_some(),
+            None => state.has(device, self.stripe) && !is_lost,
+        }
     }
 
     pub fn plan(&self, layout: &Layout, state: &ArrayState) -> Result<Plan, OpError> {
@@ -170,18 +197,22 @@ impl Pass {
         let mut accesses = Vec::new();
         for (unit, device) in Unit::all(layout).zip(layout.units(self.stripe)) {
             let old = comes_back.filter(|(returned, _)| *returned == device);
-            let whole_to = old.map(|(_, time)| time);
-            let reads = self.reads(state, device, whole_to);
+            let old = old.map(|(_, old)| old);
+            let reads = self.reads(state, device, old);
             // Blocks that are rebuilt, but not yet known to be, must fit the repaired ones.
             let rebuilding = self.repair && state.is_rebuilding(device);
             if reads || self.onto == Some(device) || rebuilding {
+                let read = match (old, &self.reads_old) {
+                    (Some(Old::VouchedFor), Some(columns)) => columns.clone(),
+                    _ => columns.clone(),
+                };
                 accesses.push(Access {
                     device,
                     stripe: self.stripe,
                     unit,
-                    read: reads.then(|| columns.clone()),
+                    read: reads.then_some(read),
                     write: self.repair.then(|| columns.clone()),
-                    whole_to,
+                    old,
                 });
             }
         }
@@ -191,6 +222,7 @@ impl Pass {
             covered: Vec::new(),
             hull: columns,
             skipped: Skipped::default(),
+            missing: None,
             accesses: 0..accesses.len(),
         };
         Ok(Plan::new(vec![part], accesses))
@@ -229,18 +261,46 @@ impl Pass {
         for (access, content) in plan.accesses.iter().zip(contents) {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
         }
-        let mut stripe = Vec::new();
+        let is_durable = durable_to.iter().all(|time| *time == Time::MAX);
+        // Their devices have left, and have that medium or none yet.
+        let others = plan.accesses.iter().filter(|access| access.old.is_none());
+        let others: Units = others.map(|access| index(access.unit)).collect();
+        let gone = (0..usize::from(layout.group_size())).filter(|unit| !others.has(*unit));
+        let gone: Units = gone.collect();
+        let (mut stripe, mut marked) = (Vec::new(), BTreeSet::new());
+        let mut useless = self.unheld.clone();
         let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
         let bad: Vec<_> = contents.iter().map(with_bad).collect();
         for offset in 0..layout.unit {
             let mut units = vec![Seen::Absent; usize::from(layout.group_size())];
             for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
-                if let (Some(content), Some(bad)) = (content, bad) {
-                    let at = offset as usize;
-                    units[index(access.unit)] = seen(layout, content, bad.get(&offset), at);
+                if let (Some(content), Some(bad), Some(read)) = (content, bad, &access.read)
+                    && read.contains(&offset)
+                {
+                    let at = offset - read.start;
+                    units[index(access.unit)] = seen(layout, content, bad.get(&at), at as usize);
                 }
             }
-            stripe.push((Column { layout, stripe: self.stripe, offset }, units));
+            let column = Column { layout, stripe: self.stripe, offset };
+            for access in plan.accesses.iter().filter(|a| a.old == Some(Old::VouchedFor)) {
+                let unit = index(access.unit);
+                if units[index(Unit::Parity)].lost() && access.read.is_none() {
+                    marked.insert(offset);
+                }
+                if !is_durable || !column.vouches_for(&units, unit) {
+                    let is_read = access.read.as_ref().is_some_and(|read| read.contains(&offset));
+                    useless.extend(is_read.then(|| Unheld::block(self.stripe, unit, offset)));
+                    units[unit] = Seen::Absent;
+                }
+            }
+            stripe.push((column, units));
+        }
+        if let Some(&first) = marked.range(self.has_read_to..).next()
+            && is_durable
+        {
+            let end = (first..).find(|column| !marked.contains(column)).unwrap_or(first);
+            self.found = Found { vouched: Some((first, end)), ..Found::default() };
+            return vec![None; plan.accesses.len()];
         }
         self.found = Found { missing: self.missing(&stripe), ..Found::default() };
         let absent = stripe
@@ -271,7 +331,16 @@ impl Pass {
             self.found.lost += finding.lost;
             self.found.undecided += u32::from(finding.undecided);
             let undecided = finding.undecided;
-            for mend in finding.mends {
+            for mut mend in finding.mends {
+                if is_durable && bears == 1 && mend.unit == index(Unit::Parity) {
+                    mend = column.vouch(units, mend, gone);
+                    #[cfg(feature = "mutations")]
+                    if self.vouches_for_any && mend.lost {
+                        let all = Unit::all(layout).zip(layout.units(self.stripe));
+                        let out = all.filter(|(unit, _)| gone.has(index(*unit)));
+                        mend.elsewhere = out.map(|(_, device)| device).collect();
+                    }
+                }
                 if column.is_new_loss(units, &mend) {
                     self.marked.insert((mend.unit, column.offset));
                 }
@@ -292,7 +361,10 @@ impl Pass {
             // The others do not yield a missing block of an undecided column.
             if let Some(access) = missing.filter(|_| !undecided && absent < 2) {
                 let unit = index(plan.accesses[access].unit);
-                let mend = column.rebuild(units, unit);
+                let mut mend = column.rebuild(units, unit);
+                if is_durable && bears == 1 && unit == index(Unit::Parity) {
+                    mend = column.vouch(units, mend, gone);
+                }
                 let parity = column.parity_beside(units, unit, doubtful);
                 beside.extend(parity.map(|mend| (column.offset, mend)));
                 newly_lost += u32::from(column.is_new_loss(units, &mend));
@@ -301,6 +373,11 @@ impl Pass {
         }
         if !self.repair {
             return vec![None; plan.accesses.len()];
+        }
+        if mends.iter().all(Vec::is_empty)
+            && let Some(parity) = parity
+        {
+            mends[parity] = self.disavow(&stripe, &useless);
         }
         self.found.wrote = mends.iter().any(|mends| !mends.is_empty());
         self.found.marked = self.still_marked(&stripe) + newly_lost;
@@ -326,6 +403,23 @@ impl Pass {
             }
         }
         mends.iter().map(|mends| self.blocks(layout, stamp, mends)).collect()
+    }
+
+    /// Parity that says of a device that its medium has everything, and is wrong.
+    fn disavow(&mut self, stripe: &Stripe<'_>, useless: &[Unheld]) -> Vec<(u32, Mend)> {
+        let mut mends = BTreeMap::new();
+        for unheld in useless {
+            let columns = unheld.columns.start as usize..unheld.columns.end as usize;
+            for (column, units) in stripe.get(columns).unwrap_or_default() {
+                let is_marked = units.get(column.layout.data as usize).is_some_and(Seen::lost);
+                if is_marked && !self.unheld.is_empty() {
+                    self.found.missing = Some((unheld.unit, column.offset));
+                }
+                let mend = column.disavow(units, unheld.unit.into());
+                mends.extend(mend.map(|mend| (column.offset, mend)));
+            }
+        }
+        mends.into_iter().collect()
     }
 
     /// Blocks that a device has left with count if nobody has written them since. Returns what is known of each.
@@ -420,9 +514,12 @@ impl Pass {
 
 /// The device that comes back with its medium, if the pass reads what that has.
 fn returned(layout: &Layout, plan: &Plan) -> Option<Returned> {
-    let of = |access: &Access| {
-        let (device, unit, whole_to) = (access.device, access.unit.index(layout), access.whole_to?);
-        Some(Returned { device, unit, whole_to })
+    let of = |access: &Access| match access.old {
+        Some(Old::WholeTo(whole_to)) => {
+            let (device, unit) = (access.device, access.unit.index(layout));
+            Some(Returned { device, unit, whole_to })
+        }
+        _ => None,
     };
     plan.accesses.iter().find_map(of)
 }
@@ -494,7 +591,7 @@ fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize
 mod tests {
     use super::*;
     use crate::recovery::column::mended;
-    use crate::{Change, Condition, HostId, Redundancy};
+    use crate::{Change, HostId, Redundancy};
 
     #[test]
     fn a_repair_writes_also_what_is_being_rebuilt() {
@@ -552,19 +649,25 @@ mod tests {
             added: Default::default(),
         };
         let life = Life { host: HostId(1), incarnation: 1 };
-        let pass = Pass::after(life, 0, Vec::new(), BTreeSet::new());
-        let old = |devices: [Condition; 3]| {
+        let mut pass = Pass::after(life, 0, Vec::new(), BTreeSet::new());
+        let old = |pass: &Pass, devices: [Condition; 3]| {
             let state = ArrayState { devices: devices.to_vec(), ..ArrayState::new(3) };
             let plan = pass.plan(&layout, &state).unwrap();
-            let read = |access: &Access| Some((access.whole_to?, access.read.clone()?));
-            plan.accesses.iter().filter_map(read).map(|(time, _)| time).collect::<Vec<_>>()
+            let read = |access: &Access| Some((access.old?, access.read.clone()?));
+            plan.accesses.iter().filter_map(read).map(|(old, _)| old).collect::<Vec<_>>()
         };
         use Condition::{Failed, Good};
         let back = |whole_to| Condition::Returning { done: 0, whole_to };
-        assert_eq!(old([back(7), Failed, Good]), [7]);
-        assert_eq!(old([back(7), Good, Good]), [0; 0]);
-        assert_eq!(old([back(7), Failed, Failed]), [0; 0]);
-        assert_eq!(old([back(7), back(8), Good]).len(), 1);
-        assert_eq!(old([Condition::Returning { done: 1, whole_to: 7 }, Failed, Good]), [0; 0]);
+        assert_eq!(old(&pass, [back(7), Failed, Good]), [Old::WholeTo(7)]);
+        assert_eq!(old(&pass, [back(7), Failed, Failed]), []);
+        assert_eq!(old(&pass, [back(7), back(8), Good]).len(), 1);
+        assert_eq!(old(&pass, [Condition::Returning { done: 1, whole_to: 7 }, Failed, Good]), []);
+        // No operator says what the medium has.
+        assert_eq!(old(&pass, [back(0), Failed, Good]), []);
+        // Beside no other missing unit, only if parity is known to vouch for something.
+        assert_eq!(old(&pass, [back(7), Good, Good]), []);
+        pass.reads_old = Some(0..1);
+        assert_eq!(old(&pass, [back(7), Good, Good]), [Old::VouchedFor]);
+        assert_eq!(old(&pass, [back(0), Good, Good]), [Old::VouchedFor]);
     }
 }

@@ -406,7 +406,10 @@ impl ArrayHost {
                     if self.locks.is_some() || task.failed.is_some() || task.looks.is_some() {
                         pass.past = self.past_tries(&task);
                     }
-                    if task.looks.is_some() {
+                    if !task.unheld.is_empty() {
+                        let here = task.unheld.iter().filter(|unheld| unheld.stripe == stripe);
+                        pass.unheld = here.cloned().collect();
+                    } else if task.looks.is_some() {
                         pass.wanted = self.wanted(&task, stripe);
                     }
                     // Nobody continues it. Others may have hidden its record since.
@@ -554,6 +557,18 @@ impl ArrayHost {
             return self.repair_with(now, id, &pass.unknown);
         }
         let Some(job) = self.repair_jobs.get_mut(&id) else { return };
+        if let RepairStage::Stripe(next) | RepairStage::Repairing { pass: next, .. } =
+            &mut job.stage
+        {
+            // First those of one run of columns are read, until nothing is left to mend there, and then those of the next one.
+            if let Some((first, end)) = pass.found.vouched {
+                (next.reads_old, next.has_read_to) = (Some(first..end), end);
+                return self.go_on(now, id);
+            }
+            if !pass.found.wrote && next.reads_old.take().is_some() {
+                return self.go_on(now, id);
+            }
+        }
         if job.passes == 0 {
             job.found.mismatches = pass.found.mismatches;
         }
@@ -868,7 +883,13 @@ impl ArrayHost {
                     task.undecided.insert(stripe);
                     task.looks = None;
                 }
-                if job.found.missing.is_some() {
+                if let Some((unit, column)) = job.found.missing {
+                    // A dead host has left parity that does not fit: what parity alone had is gone.
+                    if let Some(unheld) = task.unheld.first() {
+                        let layout = &self.config.layout;
+                        let block = layout.logical(unheld.stripe, unit) + u64::from(column);
+                        return self.fail_task(now, *task, OpError::Lost { block });
+                    }
                     task.looks = None;
                 }
                 self.start(now, *task);

@@ -615,7 +615,7 @@ mod tests {
             unit: Unit::Data(0),
             read,
             write,
-            whole_to: None,
+            old: None,
         };
         let accesses = vec![access(Some(0..4), Some(1..3)), access(Some(0..2), None)];
         let plan = Plan { accesses, ..Plan::default() };

@@ -42,7 +42,7 @@ use super::records::{Headers, Newest};
 use crate::code;
 use crate::message::Mark;
 use crate::plan::{Columns, Unit};
-use crate::{Header, Layout, Redundancy, Stamp, Time, Units};
+use crate::{DeviceId, Header, Layout, Redundancy, Skipped, Stamp, Time, Units};
 
 /// A block of a column, as a repair finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    pub(super) fn header(&self) -> Option<&Header> {
+    pub(crate) fn header(&self) -> Option<&Header> {
         match self {
             Seen::There { header, .. } => Some(header),
             _ => None,
@@ -99,11 +99,14 @@ pub(crate) struct Mend {
     pub kept: Option<Header>,
     /// The newest write whose effect it is known to have, if that is not the repair itself. A record that is kept says it.
     pub content: Option<Stamp>,
+    /// Of parity: what its record says of the media of devices ([`Column::vouch`]).
+    pub elsewhere: Skipped,
 }
 
 impl Mend {
     pub fn new(unit: usize, data: Bytes, lost: bool) -> Mend {
-        Mend { unit, data, lost, lost_data: Units::default(), kept: None, content: None }
+        let (lost_data, elsewhere) = (Units::default(), Skipped::default());
+        Mend { unit, data, lost, lost_data, kept: None, content: None, elsewhere }
     }
 
     /// Its content is that of this record's block, or was made of it.
@@ -113,7 +116,10 @@ impl Mend {
 
     /// The record that is written with it, but for the mark.
     pub fn header(&self, stamp: Stamp) -> Header {
-        self.kept.unwrap_or_else(|| mended(stamp))
+        match self.kept {
+            Some(kept) if !kept.is_of_repair() => kept,
+            kept => Header { skipped: self.elsewhere, ..kept.unwrap_or(mended(stamp)) },
+        }
     }
 
     /// The rest of its record, if there is more to say.
@@ -732,6 +738,77 @@ impl Column<'_> {
             return self.lose(unit);
         }
         self.made_of_others(units, unit)
+    }
+
+    /// What parity's record says from now on of the media of devices (docs/design/array.md 3.11). `gone`: units to which nobody writes,
+    /// or whose devices come back with the media that they left with.
+    pub fn vouch(&self, units: &[Seen], mend: Mend, gone: Units) -> Mend {
+        let is_absent = |unit: &usize| *unit != mend.unit && units[*unit] == Seen::Absent;
+        let absent: Vec<usize> = (0..units.len()).filter(is_absent).collect();
+        let left = match absent[..] {
+            [unit] if gone.has(unit) => self.device(unit),
+            _ => None,
+        };
+        let own = self.layout.parity(self.stripe);
+        let header = units[self.parity()].header();
+        let stays = |device: &DeviceId| {
+            header.is_some_and(|header| match header.lost {
+                true => header.vouches_for(*device),
+                false => header.has_everything(own, *device),
+            })
+        };
+        let vouched = left.filter(stays);
+        match mend.lost {
+            // The last write that has come to parity.
+            true => {
+                let content = header.map(|header| match header.vouches_for(own) {
+                    true => header.content(),
+                    false => header.stamp,
+                });
+                let says = header.map(|_| own).into_iter().chain(vouched);
+                Mend { elsewhere: says.collect(), content: content.or(mend.content), ..mend }
+            }
+            false => {
+                let all = absent.is_empty().then_some(own);
+                Mend { elsewhere: all.or(vouched).into_iter().collect(), ..mend }
+            }
+        }
+    }
+
+    /// Parity as it is, if it says that this unit's device has everything: it does not say so any more.
+    pub fn disavow(&self, units: &[Seen], unit: usize) -> Option<Mend> {
+        let Seen::There { header, data } = &units[self.parity()] else { return None };
+        let (own, device) = (self.layout.parity(self.stripe), self.device(unit)?);
+        let says_so = match header.lost {
+            true => header.vouches_for(device) || header.vouches_for(own),
+            false => header.has_everything(own, device),
+        };
+        let Header { lost, lost_data, .. } = *header;
+        let mend = Mend { lost_data, ..Mend::new(self.parity(), data.clone(), lost) };
+        says_so.then(|| mend.known_by(header))
+    }
+
+    /// Returns true if the block that this unit's device has left with is the newest, as marked parity says, or parity that a repair has
+    /// made of it.
+    pub fn vouches_for(&self, units: &[Seen], unit: usize) -> bool {
+        let (Some(parity), Some(own)) = (units[self.parity()].header(), units[unit].header())
+        else {
+            return false;
+        };
+        let of_parity = self.layout.parity(self.stripe);
+        let says_so = match parity.lost {
+            true => {
+                let flagged = self.device(unit).is_some_and(|device| parity.vouches_for(device));
+                flagged || parity.vouches_for(of_parity) && own.stamp >= parity.content()
+            }
+            false => parity.is_of_repair() && parity.skipped.has(of_parity),
+        };
+        says_so && !own.lost
+    }
+
+    fn device(&self, unit: usize) -> Option<DeviceId> {
+        let unit = u16::try_from(unit).ok().filter(|unit| *unit < self.layout.data)?;
+        Some(self.layout.data(self.stripe, unit))
     }
 
     /// Parity beside the rebuilt block of a data unit. Lost parity yields nothing because of that block. It is good again: it names

@@ -117,6 +117,7 @@ fn replaced(scheme: Scheme, gone: [DeviceId; 2], at_once: bool) {
     assert_eq!(read_all(&mut world, 1), Ok(content.clone()), "{gone:?}");
     for device in gone {
         world.replace(device);
+        world.run();
     }
     let absences = |world: &World, device| world.hosts[2].state().absences(device);
     let rounds = if at_once { vec![gone.to_vec()] } else { gone.map(|d| vec![d]).to_vec() };

@@ -430,6 +430,7 @@ fn a_rebuild_beside_a_lost_device_marks_the_blocks_of_both() {
         let mut marked = 0;
         for device in gone {
             world.replace(device);
+            world.run();
             let begin = Work::Change { change: Change::Rebuild(device) };
             assert_eq!(run(&mut world, REPAIRER, begin), Ok(HostAnswer::Done));
             for stripe in 0..world.layout.stripes {

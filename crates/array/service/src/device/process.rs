@@ -1086,7 +1086,9 @@ fn describe(state: &ArrayState) -> String {
     let bad = state.conditions().filter_map(|(DeviceId(id), condition)| match condition {
         Condition::Good => None,
         Condition::Failed => Some(format!("device {id} has failed")),
-        Condition::Unfinished => Some(format!("device {id} has failed before it was rebuilt")),
+        Condition::Unfinished => {
+            Some(format!("device {id} has failed, and its medium never had everything"))
+        }
         Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
             Some(format!("device {id} is rebuilt up to stripe {done}"))
         }

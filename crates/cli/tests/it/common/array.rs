@@ -51,9 +51,9 @@ impl Array {
     }
 
     /// Three devices and two lock servers.
-    pub fn with_standby(scheme: &str) -> Array {
+    pub fn with_standby(scheme: &str, lease: &str) -> Array {
         let standby = free_address().to_string();
-        Array::create(3, &["--scheme", scheme, "--lock-server", &standby])
+        Array::create(3, &["--scheme", scheme, "--lock-server", &standby, "--lease", lease])
     }
 
     /// Witnesses come after the devices, and are started as they are.

@@ -119,9 +119,12 @@ impl Drop for Process {
 /// Waits until something is so.
 pub fn wait_for(so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(5);
     while !so() {
         assert!(Instant::now() < deadline, "waited for nothing");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(pause);
+        // Most start a process that looks: many of these take the time that others need to keep their leases.
+        pause = (pause * 2).min(Duration::from_millis(100));
     }
 }
 

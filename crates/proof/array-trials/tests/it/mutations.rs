@@ -52,7 +52,7 @@ const fn of_two(
     Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
 }
 
-const HOLES: [Hole; 22] = [
+const HOLES: [Hole; 23] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -83,6 +83,7 @@ const HOLES: [Hole; 22] = [
     of_servers("trust old logs", Mutation::TrustsOldLogs),
     hole("grow unagreed", Mutation::GrowsUnagreed, Faults::Growth, "well_formed"),
     hole("move to new group", Mutation::MovesToNewGroup, Faults::Growth, "reads"),
+    hole("vouch for any medium", Mutation::VouchesForAnyMedium, Faults::All, "reads"),
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
     hole("flush trusts restarts", Mutation::FlushTrustsRestarts, Faults::Restarts, "durability"),
