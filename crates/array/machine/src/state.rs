@@ -279,6 +279,12 @@ impl ArrayState {
             })
     }
 
+    /// Returns true if the array goes on without a device whose medium had no number when it left. It gets none as long as it is out:
+    /// nobody could tell if a numbered one is that medium.
+    pub fn is_unnumbered(&self, device: DeviceId) -> bool {
+        self.key(device) == 0 && self.is_failed(device)
+    }
+
     /// That a device is to be left out which was found to be gone by this state.
     pub fn without(&self, device: DeviceId) -> Change {
         Change::Fail(device, self.term(device))
@@ -463,12 +469,16 @@ impl ArrayState {
             (Change::LetIn(_, to), _) if to.number < term => return Ok(None),
             (Change::LetIn(_, to), _) if (to.number, to.key) == (term, key) => return Ok(None),
             (Change::LetIn(_, to), _) => {
-                let is_same = key != 0 && [to.follows, to.key].contains(&key);
-                if !is_same && !self.takes_any_medium(device) {
+                if self.is_unnumbered(device) && to.number == term {
+                    return Ok(None);
+                }
+                let may_be_same = [0, to.follows, to.key].contains(&key);
+                if !may_be_same && !self.takes_any_medium(device) {
                     return Err(format!("{device} has an older copy of its content"));
                 }
-                (next.terms[index], next.keys[index]) = (to.number, to.key);
-                let then = if is_same { now } else { now.on_another_medium() };
+                let number = if self.is_unnumbered(device) { 0 } else { to.key };
+                (next.terms[index], next.keys[index]) = (to.number, number);
+                let then = if may_be_same { now } else { now.on_another_medium() };
                 if then != now {
                     (next.devices[index], next.since) = (then, next.epoch);
                 }

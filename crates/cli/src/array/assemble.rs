@@ -206,7 +206,8 @@ fn time_of(
     let examined = examine(&args.file).or_fail(Code::Unreadable)?;
     let is_it = |record: &&RecordView| {
         let numbers = [record.key, record.asked];
-        record.term == state.term(device) && numbers.contains(&state.key(device))
+        let is_known = state.is_unnumbered(device) || numbers.contains(&state.key(device));
+        record.term == state.term(device) && is_known
     };
     let Some(record) = examined.record.as_ref().filter(is_it) else {
         return refused(format!(

@@ -350,8 +350,13 @@ fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
     // Without a number, nobody knows which medium it is.
     let unknown = ArrayState { keys: vec![0; 3], ..failed };
     assert_eq!(rebuild(&unknown).devices[1], Condition::Rebuilding { done: 0 });
+    // It stays without one until it is rebuilt, so that an operator may still bring it back.
     let back = unknown.changed(entry(next, 10, 12)).unwrap().unwrap();
-    assert_eq!(back.devices[1], Condition::Unfinished);
+    assert_eq!((back.devices[1], back.key(device)), (Condition::Failed, 0));
+    assert_eq!(back.changed(entry(next, 10, 12)), Ok(None));
+    let returning = back.changed(back.with_old_blocks(device, 5)).unwrap().unwrap();
+    let numbered = returning.changed(entry(next, 10, 12)).unwrap().unwrap();
+    assert_eq!((numbered.devices[1], numbered.key(device)), (returning.devices[1], 12));
 }
 
 fn attach(after: u64, by: u64) -> Change {

@@ -116,7 +116,8 @@ impl Device {
             Some(Mutation::TrustsOldCopies) => self.record.state().key(self.config.id),
             _ => follows,
         };
-        let lacks = self.has_blocks() && (!self.is_let_in() || key != 0);
+        let asks_for_key = key != 0 && !self.record.state().is_unnumbered(self.config.id);
+        let lacks = self.has_blocks() && (!self.is_let_in() || asks_for_key);
         let asks = self.started && lacks && !self.is_saving();
         asks.then_some(Change::LetIn(self.config.id, Term { number, follows, key }))
     }

@@ -1,14 +1,20 @@
 //! Every rule that can be left out is missed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use lockify_array::mutation::Mutation;
 use lockify_array::{ArrayState, DeviceConfig, DeviceId, HostConfig, Layout, Scheme};
 
 use crate::forgotten::restarts;
 use crate::interleavings::{load, verdict};
+use crate::returned::node_ends;
 use crate::world::{World, life, raid5};
 
 fn world(scheme: Scheme, seed: u64, mutation: Mutation) -> World {
-    let layout = Layout { stripes: 2, ..raid5() };
+    world_of(Layout { stripes: 2, ..raid5() }, scheme, seed, mutation)
+}
+
+fn world_of(layout: Layout, scheme: Scheme, seed: u64, mutation: Mutation) -> World {
     let state = ArrayState::new(layout.devices());
     let host = |id| HostConfig {
         mutation: Some(mutation),
@@ -46,6 +52,17 @@ fn unlocking_before_all_is_written_is_found() {
     for scheme in [Scheme::ServerLocking, Scheme::CallbackLocking] {
         assert!(found(scheme, Mutation::UnlockBeforeWritten), "{scheme}");
     }
+}
+
+/// Other hosts have written without the device, and parity says that its old block is the newest.
+#[test]
+fn vouching_for_any_medium_is_found() {
+    let (scheme, mutation) = (Scheme::TimestampOrdering, Mutation::VouchesForAnyMedium);
+    let reads_old_content = |seed: u64| {
+        let world = world_of(raid5(), scheme, seed, mutation);
+        catch_unwind(AssertUnwindSafe(|| node_ends(world, seed, 3, false))).is_err()
+    };
+    assert!((0..80).any(reads_old_content));
 }
 
 #[test]

@@ -63,7 +63,11 @@ struct Story {
 
 impl Story {
     fn new(layout: Layout, scheme: Scheme, seed: u64) -> Story {
-        let mut world = World::new(layout, scheme, 3, seed);
+        Story::of(World::new(layout, scheme, 3, seed))
+    }
+
+    fn of(mut world: World) -> Story {
+        let layout = world.layout;
         world.gossip = true;
         world.run();
         // Each medium gets a number with the first requests.
@@ -359,13 +363,14 @@ fn only_a_device_that_had_everything_comes_back() {
 
 /// A node has a host and a device, and ends in the middle of a write of the host. `written` counts the writes of other hosts after the
 /// device is given up and before the host dies: more than one node has failed then. Returns the number of lost blocks.
-fn node_ends(layout: Layout, scheme: Scheme, seed: u64, written: u32, replaced: bool) -> u32 {
+pub fn node_ends(world: World, seed: u64, written: u32, replaced: bool) -> u32 {
+    let (layout, scheme) = (world.layout, world.scheme);
     let what = format!(
         "{:?} of {}, {scheme}, seed {seed}, {written} written, {replaced}",
         layout.redundancy,
         layout.group_size()
     );
-    let mut story = Story::new(layout, scheme, seed);
+    let mut story = Story::of(world);
     let first = story.first;
     story.writes(12);
     if written > 0 {
@@ -409,10 +414,11 @@ fn nothing_is_lost_when_a_host_and_a_device_of_one_node_end() {
     for layout in layouts() {
         for scheme in SCHEMES {
             for seed in 0..80 {
-                let lost = node_ends(layout, scheme, seed, 0, false);
+                let world = || World::new(layout, scheme, 3, seed);
+                let lost = node_ends(world(), seed, 0, false);
                 assert_eq!(lost, 0, "{:?}, {scheme}, seed {seed}", layout.redundancy);
-                degraded += node_ends(layout, scheme, seed, 3, false);
-                replaced += node_ends(layout, scheme, seed, 0, true);
+                degraded += node_ends(world(), seed, 3, false);
+                replaced += node_ends(world(), seed, 0, true);
             }
         }
     }

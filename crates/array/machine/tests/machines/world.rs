@@ -172,7 +172,7 @@ pub struct Done {
 
 pub struct World {
     pub layout: Layout,
-    scheme: Scheme,
+    pub scheme: Scheme,
     pub now: Time,
     pub hosts: Vec<ArrayHost>,
     pub skew: Vec<Time>,

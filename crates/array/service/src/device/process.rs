@@ -814,10 +814,13 @@ impl Process {
         }
     }
 
-    /// A copy of the medium that is taken now is known to be older a minute later, if something was written since.
+    /// A copy of the medium that is taken now is known to be older a minute later, if something was written since. A medium without a
+    /// number gets one at once: it may be the only one that has what was written when its machine fails.
     fn change_key(&mut self, now: Instant) {
         let (due, requests) = self.key_due;
-        if now >= due && self.requests != requests && self.device.is_let_in() {
+        let state = self.device.state();
+        let is_due = self.requests != requests || state.key(self.me) == 0;
+        if now >= due && is_due && self.device.is_let_in() && !state.is_unnumbered(self.me) {
             self.key_due = (now + KEY_AGE, self.requests);
             let time = self.clock.now();
             self.device.change_key(time);

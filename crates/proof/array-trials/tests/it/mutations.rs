@@ -1,8 +1,8 @@
 //! Holes of the published protocols for arrays, opened, are found by seeds that are clean when they are closed. Prints which
 //! seed found which.
 //!
-//! Two holes cannot show here. An unlock overtakes its lock only where connections do not keep order
-//! (`crates/array/machine/tests/machines/mutations.rs`). No region becomes clean before the end of a run
+//! Three holes cannot show here, or hardly. An unlock overtakes its lock only where connections do not keep order, and parity that vouches
+//! for any medium takes four failures (`crates/array/machine/tests/machines/mutations.rs`). No region becomes clean before the end of a run
 //! (`crates/array/machine/tests/machines/caches.rs`).
 
 use std::ops::Range;
@@ -39,7 +39,13 @@ const fn hole(name: &'static str, mutation: Mutation, faults: Faults, rule: &'st
 const fn of_servers(name: &'static str, mutation: Mutation) -> Hole {
     let scheme = Scheme::ServerLocking;
     let open = (scheme, Some(mutation));
-    Hole { open, closed: scheme, ..hole(name, mutation, Faults::LockServers, "serializable") }
+    let seeds = 0..2 * SEEDS;
+    Hole {
+        open,
+        closed: scheme,
+        seeds,
+        ..hole(name, mutation, Faults::LockServers, "serializable")
+    }
 }
 
 /// One of arrays with two parities.
@@ -52,7 +58,7 @@ const fn of_two(
     Hole { redundancy: Some(Redundancy::Raid6), ..hole(name, mutation, faults, rule) }
 }
 
-const HOLES: [Hole; 23] = [
+const HOLES: [Hole; 22] = [
     Hole {
         name: "no control",
         open: (Scheme::ZeroOverhead, None),
@@ -83,7 +89,6 @@ const HOLES: [Hole; 23] = [
     of_servers("trust old logs", Mutation::TrustsOldLogs),
     hole("grow unagreed", Mutation::GrowsUnagreed, Faults::Growth, "well_formed"),
     hole("move to new group", Mutation::MovesToNewGroup, Faults::Growth, "reads"),
-    hole("vouch for any medium", Mutation::VouchesForAnyMedium, Faults::All, "reads"),
     hole("zeros are data", Mutation::ZerosAreData, Faults::Restarts, "reads"),
     hole("forget read errors", Mutation::ReadErrorsAreForgotten, Faults::All, "liveness"),
     hole("flush trusts restarts", Mutation::FlushTrustsRestarts, Faults::Restarts, "durability"),
@@ -96,7 +101,7 @@ const HOLES: [Hole; 23] = [
         closed: Scheme::DeviceLocking,
         faults: Faults::All,
         rule: "oscillation",
-        seeds: 23350..23400,
+        seeds: 2450..2500,
         redundancy: None,
     },
     of_two("second parity stays", Mutation::SecondParityStays, Faults::None, "parity"),
