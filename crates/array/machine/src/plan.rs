@@ -139,7 +139,7 @@ pub struct StripePlan {
 /// A data unit that is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Missed {
-    /// Which.
+    /// Which data unit.
     pub unit: u16,
     /// Its device.
     pub device: DeviceId,
