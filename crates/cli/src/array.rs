@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lockify_array::Usage;
+use lockify_array::{Condition, Usage};
 use lockify_trust::Identity;
 use lockify_volume::ArrayFile;
 use lockify_volume::host::{Array, Joining, this_node};
@@ -129,6 +129,17 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long a host may take to end.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A device's condition, in one word.
+fn word(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Good => "good",
+        Condition::Failed => "failed",
+        Condition::Unfinished => "unfinished",
+        Condition::Returning { .. } if condition.whole_to().is_some() => "returning",
+        Condition::Rebuilding { .. } | Condition::Returning { .. } => "rebuilding",
+    }
+}
 
 /// Tells an operator something.
 fn say(what: &str) {

@@ -262,10 +262,10 @@ impl Header {
         self.first > self.last
     }
 
-    /// Of parity that is not marked: no write of a missing device's block has come to parity and not to the device. `parity` is the
-    /// device of the record.
+    /// Of parity: no write of a missing device's block has come to parity and not to the device. `parity` is the device of the record.
     pub(crate) fn has_everything(&self, parity: DeviceId, device: DeviceId) -> bool {
         match self.is_of_repair() {
+            _ if self.lost => self.vouches_for(device),
             true => self.skipped.has(device) || self.skipped.has(parity),
             false => !self.skipped.has(device),
         }

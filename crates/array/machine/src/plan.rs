@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::galois::{Element, coefficient};
-use crate::{ArrayState, Condition, DeviceId, Extent, Layout, OpError, Skipped, Span, Time};
+use crate::{ArrayState, DeviceId, Extent, Layout, OpError, Skipped, Span, Time};
 
 /// Columns of a stripe: offsets of blocks in its units.
 pub type Columns = Range<u32>;
@@ -257,7 +257,7 @@ impl Stripe<'_> {
     /// Notes that a unit is missing. Returns its device.
     fn misses(&mut self, unit: u16) -> DeviceId {
         let device = self.layout.data(self.stripe, unit);
-        let comes_back = matches!(self.state.condition(device), Some(Condition::Returning { .. }));
+        let comes_back = self.state.comes_back(device);
         self.missed = Some(Missed { unit, device, comes_back });
         device
     }
@@ -534,7 +534,6 @@ pub fn write(
     rules: &WriteRules,
 ) -> Result<Plan, OpError> {
     let lost = |stripe: u64, unit: u16| OpError::Lost { block: layout.logical(stripe, unit) };
-    let only = |device: DeviceId| [device].into_iter().collect();
     build((layout, state), span, (rules.partial_start, rules.partial_end), |part| {
         if layout.parities() > 1 {
             return write_of_double(part, rules);
@@ -550,7 +549,7 @@ pub fn write(
             return Ok((part.sum(None), Skipped::default()));
         }
         if missing.parity {
-            return Ok((part.without_parity(), only(layout.parity(part.stripe))));
+            return Ok((part.without_parity(), Skipped::only(layout.parity(part.stripe))));
         }
         if let Some(&unit) = missing.data.first() {
             let device = part.misses(unit);
@@ -565,7 +564,7 @@ pub fn write(
                 None => part.delta(),
             };
             if !rebuilding(device) {
-                return Ok((method, only(device)));
+                return Ok((method, Skipped::only(device)));
             }
             if let Some(columns) = part.covered(unit).cloned() {
                 part.add(Unit::Data(unit), None, Some(columns));

@@ -310,6 +310,11 @@ impl ArrayState {
         self.condition(device).is_some_and(|condition| condition.rebuilt_to().is_some())
     }
 
+    /// Returns true if a device is being rebuilt on the medium that it left with.
+    pub fn comes_back(&self, device: DeviceId) -> bool {
+        matches!(self.condition(device), Some(Condition::Returning { .. }))
+    }
+
     /// A device's condition; none if the array has no such device.
     pub fn condition(&self, device: DeviceId) -> Option<Condition> {
         self.devices.get(self.index(device)?).copied()
@@ -469,14 +474,15 @@ impl ArrayState {
             (Change::LetIn(_, to), _) if to.number < term => return Ok(None),
             (Change::LetIn(_, to), _) if (to.number, to.key) == (term, key) => return Ok(None),
             (Change::LetIn(_, to), _) => {
-                if self.is_unnumbered(device) && to.number == term {
+                let unnumbered = self.is_unnumbered(device);
+                if unnumbered && to.number == term {
                     return Ok(None);
                 }
                 let may_be_same = [0, to.follows, to.key].contains(&key);
                 if !may_be_same && !self.takes_any_medium(device) {
                     return Err(format!("{device} has an older copy of its content"));
                 }
-                let number = if self.is_unnumbered(device) { 0 } else { to.key };
+                let number = if unnumbered { 0 } else { to.key };
                 (next.terms[index], next.keys[index]) = (to.number, number);
                 let then = if may_be_same { now } else { now.on_another_medium() };
                 if then != now {

@@ -83,6 +83,11 @@ impl FromIterator<usize> for Units {
 pub struct Skipped([Option<DeviceId>; 2]);
 
 impl Skipped {
+    /// This device.
+    pub fn only(device: DeviceId) -> Skipped {
+        Skipped([Some(device), None])
+    }
+
     /// Returns true if a device is one of them.
     pub fn has(self, device: DeviceId) -> bool {
         self.0.contains(&Some(device))

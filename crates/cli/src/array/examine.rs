@@ -10,6 +10,7 @@ use lockify_volume::{ArrayFile, DeviceEntry, Durability, Timing};
 use serde::Serialize;
 
 use super::create::Member;
+use super::word;
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::{print, print_json};
 use crate::progress::bar;
@@ -283,17 +284,7 @@ fn record(view: &lockify_array::RecordView) -> Record {
 
 fn known(state: &ArrayState) -> Vec<Known> {
     let each = |((id, condition), term): ((DeviceId, Condition), &u64)| {
-        let (condition, done) = match condition {
-            Condition::Good => ("good", None),
-            Condition::Failed => ("failed", None),
-            Condition::Unfinished => ("unfinished", None),
-            Condition::Returning { done, .. } if condition.whole_to().is_some() => {
-                ("returning", Some(done))
-            }
-            Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
-                ("rebuilding", Some(done))
-            }
-        };
+        let (condition, done) = (word(condition), condition.rebuilt_to());
         Known { id: id.0.into(), condition, done, term: *term }
     };
     state.conditions().zip(&state.terms).map(each).collect()

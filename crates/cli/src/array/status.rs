@@ -12,7 +12,7 @@ use lockify_volume::{
 };
 use serde::Serialize;
 
-use super::{Which, metrics};
+use super::{Which, metrics, word};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::{columns, print, print_json};
 
@@ -210,18 +210,9 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
         let address = by_file.or_else(agreed).unwrap_or_default();
         let condition = state.and_then(|state| state.condition(id));
         let is_new = answer.as_ref().is_ok_and(|report| !report.in_service);
-        let (word, done) = match condition {
-            Some(Condition::Good) if is_new => (Some(NEW), None),
-            None => (None, None),
-            Some(Condition::Good) => (Some("good"), None),
-            Some(Condition::Failed) => (Some("failed"), None),
-            Some(Condition::Unfinished) => (Some("unfinished"), None),
-            Some(now @ Condition::Returning { done, .. }) if now.whole_to().is_some() => {
-                (Some("returning"), Some(done))
-            }
-            Some(Condition::Rebuilding { done } | Condition::Returning { done, .. }) => {
-                (Some("rebuilding"), Some(done))
-            }
+        let word = match condition {
+            Some(Condition::Good) if is_new => Some(NEW),
+            condition => condition.map(word),
         };
         let report = answer.as_ref().ok();
         let why = match answer {
@@ -234,7 +225,7 @@ fn status(file: &ArrayFile, answers: &Answers) -> Status {
             address,
             witness: file.is_witness(id),
             condition: word,
-            done,
+            done: condition.and_then(Condition::rebuilt_to),
             serving: word != Some(NEW) && report.is_some_and(|report| report.serving),
             why,
             out: out(id.0),

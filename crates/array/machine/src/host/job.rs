@@ -112,12 +112,9 @@ impl<'a> View<'a> {
         let Some(Missed { device, .. }) = self.beside() else { return self.part.skipped };
         let headers = self.content(Unit::Parity).map_or(&[][..], |(_, content)| &content.headers);
         let parity = self.layout.parity(self.part.stripe);
-        let has_everything = |header: &Header| {
-            header.vouches_for(device) || !header.lost && header.has_everything(parity, device)
-        };
-        match headers.iter().all(has_everything) {
+        match headers.iter().all(|header| header.has_everything(parity, device)) {
             true => Skipped::default(),
-            false => only(device),
+            false => Skipped::only(device),
         }
     }
 
@@ -473,10 +470,6 @@ impl New {
     }
 }
 
-fn only(device: DeviceId) -> Skipped {
-    [device].into_iter().collect()
-}
-
 /// The blocks that each access of a write writes.
 pub(super) fn writes(
     layout: &Layout,
@@ -520,7 +513,8 @@ pub(super) fn writes(
                     parity_without(&view, access.unit, &new)
                 }
                 Unit::Parity | Unit::SecondParity => {
-                    header.skipped = view.vouched(access.unit).map_or(header.skipped, only);
+                    header.skipped =
+                        view.vouched(access.unit).map_or(header.skipped, Skipped::only);
                     (parity(&view, access.unit, &new).into(), marks_of_parity(&view, access.unit))
                 }
             };

@@ -13,8 +13,8 @@ use crate::recovery::column::{
 };
 use crate::recovery::returned::{Returned, Verdict};
 use crate::{
-    ArrayState, BlockError, Condition, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Place,
-    Skipped, Stamp, Time, Units,
+    ArrayState, BlockError, DeviceId, HostAnswer, Layout, Life, OpError, Outlook, Place, Skipped,
+    Stamp, Time, Units,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,13 +162,10 @@ impl Pass {
         let mut missing =
             layout.units(self.stripe).filter(|device| !state.has(*device, self.stripe));
         let whole_to = |device| Some((device, Old::WholeTo(state.condition(device)?.whole_to()?)));
-        let returns = |device: &DeviceId| {
-            matches!(state.condition(*device), Some(Condition::Returning { .. }))
-        };
         match plan::missing_units(layout, state, self.stripe) {
             2 => missing.find_map(whole_to),
             1 if self.repair && layout.parities() == 1 => {
-                missing.find(returns).map(|device| (device, Old::VouchedFor))
+                missing.find(|device| state.comes_back(*device)).map(|d| (d, Old::VouchedFor))
             }
             _ => None,
         }
@@ -262,6 +259,7 @@ impl Pass {
             durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
         }
         let is_durable = durable_to.iter().all(|time| *time == Time::MAX);
+        let vouches = is_durable && bears == 1;
         // Their devices have left, and have that medium or none yet.
         let others = plan.accesses.iter().filter(|access| access.old.is_none());
         let others: Units = others.map(|access| index(access.unit)).collect();
@@ -332,7 +330,7 @@ impl Pass {
             self.found.undecided += u32::from(finding.undecided);
             let undecided = finding.undecided;
             for mut mend in finding.mends {
-                if is_durable && bears == 1 && mend.unit == index(Unit::Parity) {
+                if vouches && mend.unit == index(Unit::Parity) {
                     mend = column.vouch(units, mend, gone);
                     #[cfg(feature = "mutations")]
                     if self.vouches_for_any && mend.lost {
@@ -362,7 +360,7 @@ impl Pass {
             if let Some(access) = missing.filter(|_| !undecided && absent < 2) {
                 let unit = index(plan.accesses[access].unit);
                 let mut mend = column.rebuild(units, unit);
-                if is_durable && bears == 1 && unit == index(Unit::Parity) {
+                if vouches && unit == index(Unit::Parity) {
                     mend = column.vouch(units, mend, gone);
                 }
                 let parity = column.parity_beside(units, unit, doubtful);
@@ -591,7 +589,7 @@ fn seen(layout: &Layout, content: &Content, flaw: Option<&BlockError>, at: usize
 mod tests {
     use super::*;
     use crate::recovery::column::mended;
-    use crate::{Change, HostId, Redundancy};
+    use crate::{Change, Condition, HostId, Redundancy};
 
     #[test]
     fn a_repair_writes_also_what_is_being_rebuilt() {

@@ -878,16 +878,16 @@ impl ArrayHost {
             }
             (Then::Resume(mut task), Ok(answer)) => {
                 if let (HostAnswer::Undecided { .. }, Work::Scrub { stripe, .. }) =
-                    (answer, job.work)
+                    (answer, &job.work)
                 {
-                    task.undecided.insert(stripe);
+                    task.undecided.insert(*stripe);
                     task.looks = None;
                 }
                 if let Some((unit, column)) = job.found.missing {
                     // A dead host has left parity that does not fit: what parity alone had is gone.
-                    if let Some(unheld) = task.unheld.first() {
-                        let layout = &self.config.layout;
-                        let block = layout.logical(unheld.stripe, unit) + u64::from(column);
+                    if let (false, Work::Scrub { stripe, .. }) = (task.unheld.is_empty(), &job.work)
+                    {
+                        let block = self.config.layout.logical(*stripe, unit) + u64::from(column);
                         return self.fail_task(now, *task, OpError::Lost { block });
                     }
                     task.looks = None;

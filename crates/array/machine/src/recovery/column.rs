@@ -751,12 +751,8 @@ impl Column<'_> {
         };
         let own = self.layout.parity(self.stripe);
         let header = units[self.parity()].header();
-        let stays = |device: &DeviceId| {
-            header.is_some_and(|header| match header.lost {
-                true => header.vouches_for(*device),
-                false => header.has_everything(own, *device),
-            })
-        };
+        let stays =
+            |device: &DeviceId| header.is_some_and(|header| header.has_everything(own, *device));
         let vouched = left.filter(stays);
         match mend.lost {
             // The last write that has come to parity.
@@ -779,10 +775,7 @@ impl Column<'_> {
     pub fn disavow(&self, units: &[Seen], unit: usize) -> Option<Mend> {
         let Seen::There { header, data } = &units[self.parity()] else { return None };
         let (own, device) = (self.layout.parity(self.stripe), self.device(unit)?);
-        let says_so = match header.lost {
-            true => header.vouches_for(device) || header.vouches_for(own),
-            false => header.has_everything(own, device),
-        };
+        let says_so = header.has_everything(own, device) || header.vouches_for(own);
         let Header { lost, lost_data, .. } = *header;
         let mend = Mend { lost_data, ..Mend::new(self.parity(), data.clone(), lost) };
         says_so.then(|| mend.known_by(header))
