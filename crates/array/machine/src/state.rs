@@ -71,7 +71,6 @@ impl Condition {
     /// The condition of a device that is let in with another medium than it had.
     fn on_another_medium(self) -> Condition {
         match self {
-            Condition::Failed => Condition::Unfinished,
             Condition::Returning { done, .. } => Condition::Rebuilding { done },
             other => other,
         }
@@ -279,8 +278,8 @@ impl ArrayState {
             })
     }
 
-    /// Returns true if the array goes on without a device whose medium had no number when it left. It gets none as long as it is out:
-    /// nobody could tell if a numbered one is that medium.
+    /// Returns true if the array goes on without a device, and it is not known which medium it left with: that had no number, or another
+    /// one has come since. No medium gets a number as long as the device is out.
     pub fn is_unnumbered(&self, device: DeviceId) -> bool {
         self.key(device) == 0 && self.is_failed(device)
     }
@@ -482,7 +481,9 @@ impl ArrayState {
                 if !may_be_same && !self.takes_any_medium(device) {
                     return Err(format!("{device} has an older copy of its content"));
                 }
-                let number = if unnumbered { 0 } else { to.key };
+                // Beside a number, nobody could tell that this is not the medium that left.
+                let is_other = now.is_out() && !may_be_same;
+                let number = if unnumbered || is_other { 0 } else { to.key };
                 (next.terms[index], next.keys[index]) = (to.number, number);
                 let then = if may_be_same { now } else { now.on_another_medium() };
                 if then != now {

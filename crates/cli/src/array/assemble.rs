@@ -153,8 +153,8 @@ fn may_come_back(state: &ArrayState, device: DeviceId) -> Result<(), Failure> {
              rebuild --id {id}`, or with `lockify array replace --id {id} --accept-loss`"
         )),
         Some(Condition::Unfinished) | None => refused(format!(
-            "device {id} has failed before it was rebuilt, or has another medium since, which never had everything: `lockify array \
-             replace --id {id} --accept-loss` goes on without its content"
+            "device {id} has failed before it was rebuilt, so that its medium never had everything: `lockify array replace --id \
+             {id} --accept-loss` goes on without its content"
         )),
     }
 }

@@ -330,14 +330,19 @@ fn an_older_copy_of_a_medium_is_let_in_only_when_nobody_reads_it() {
     assert_eq!(failed.changed(entry(2, 10, 12)), Ok(None));
     let next = failed.term(device) + 1;
     let back = failed.changed(entry(next, 10, 12)).unwrap().unwrap();
-    assert_eq!((back.term(device), back.key(device)), (next, 12));
-    assert_eq!(back.devices[1], Condition::Unfinished);
+    // Nobody knows any more which medium it left with.
+    assert_eq!((back.term(device), back.key(device)), (next, 0));
+    assert_eq!(back.devices[1], Condition::Failed);
     // The medium that it left with is known, also if it was gone when its rebuild began.
     let back = failed.changed(entry(next, 11, 12)).unwrap().unwrap();
     assert_eq!(back.devices[1], Condition::Failed);
     let returning = Condition::Returning { done: 0, whole_to: 0 };
     let rebuild = |state: &ArrayState| state.changed(Change::Rebuild(device)).unwrap().unwrap();
     assert_eq!(rebuild(&back).devices[1], returning);
+    // Also if it comes after another one, it is rebuilt as a whole.
+    let other = failed.changed(entry(next, 10, 12)).unwrap().unwrap();
+    let after = other.changed(entry(next + 1, 11, 13)).unwrap().unwrap();
+    assert_eq!(rebuild(&after).devices[1], Condition::Rebuilding { done: 0 });
     let begun = rebuild(&failed);
     assert_eq!(begun.devices[1], returning);
     assert_eq!(begun.changed(entry(next, 11, 12)).unwrap().unwrap().devices[1], returning);

@@ -1090,7 +1090,7 @@ fn describe(state: &ArrayState) -> String {
         Condition::Good => None,
         Condition::Failed => Some(format!("device {id} has failed")),
         Condition::Unfinished => {
-            Some(format!("device {id} has failed, and its medium never had everything"))
+            Some(format!("device {id} has failed before it was rebuilt"))
         }
         Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
             Some(format!("device {id} is rebuilt up to stripe {done}"))
