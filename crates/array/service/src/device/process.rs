@@ -1089,9 +1089,7 @@ fn describe(state: &ArrayState) -> String {
     let bad = state.conditions().filter_map(|(DeviceId(id), condition)| match condition {
         Condition::Good => None,
         Condition::Failed => Some(format!("device {id} has failed")),
-        Condition::Unfinished => {
-            Some(format!("device {id} has failed before it was rebuilt"))
-        }
+        Condition::Unfinished => Some(format!("device {id} has failed before it was rebuilt")),
         Condition::Rebuilding { done } | Condition::Returning { done, .. } => {
             Some(format!("device {id} is rebuilt up to stripe {done}"))
         }
