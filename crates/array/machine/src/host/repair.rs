@@ -279,7 +279,7 @@ impl Pass {
                     units[index(access.unit)] = seen(layout, content, bad.get(&at), at as usize);
                 }
             }
-            let column = Column { layout, stripe: self.stripe, offset };
+            let mut column = Column::at(layout, self.stripe, offset);
             for access in plan.accesses.iter().filter(|a| a.old == Some(Old::VouchedFor)) {
                 let unit = index(access.unit);
                 if units[index(Unit::Parity)].lost() && access.read.is_none() {
@@ -290,6 +290,7 @@ impl Pass {
                     useless.extend(is_read.then(|| Unheld::block(self.stripe, unit, offset)));
                     units[unit] = Seen::Absent;
                 }
+                column.beside_rebuilt = units[unit] != Seen::Absent;
             }
             stripe.push((column, units));
         }
@@ -394,7 +395,7 @@ impl Pass {
         } else if !self.found.wrote
             && let Some(access) = missing
         {
-            mends[access] = rebuilt;
+            mends[access] = of_one_record(rebuilt);
             let was_lost = stripe.iter().any(|(_, units)| units.last().is_some_and(Seen::lost));
             if let Some(parity) = parity.filter(|parity| was_lost && *parity != access) {
                 mends[parity] = beside;
@@ -508,6 +509,15 @@ impl Pass {
         let extent = plan::extent(layout, self.stripe, &(*first..first + count));
         Some(Blocks { extent, data: data.freeze(), header, marks })
     }
+}
+
+/// The blocks of a rebuilt unit are written at once, and so with one record. Parity vouches in all of its columns or in none.
+fn of_one_record(mut rebuilt: Vec<(u32, Mend)>) -> Vec<(u32, Mend)> {
+    let says = rebuilt.first().map(|(_, mend)| mend.elsewhere).unwrap_or_default();
+    if rebuilt.iter().any(|(_, mend)| mend.elsewhere != says) {
+        rebuilt.iter_mut().for_each(|(_, mend)| mend.elsewhere = Skipped::default());
+    }
+    rebuilt
 }
 
 /// The device that comes back with its medium, if the pass reads what that has.
@@ -631,6 +641,53 @@ mod tests {
         }
         pass.repair = false;
         assert_eq!(pass.plan(&layout, &rebuilding).unwrap().accesses.len(), 2);
+    }
+
+    /// Only the device knows which of its columns are rebuilt, and it is not asked.
+    #[test]
+    fn all_of_a_unit_is_rebuilt_at_once() {
+        let layout = Layout {
+            redundancy: Redundancy::Raid5,
+            data: 2,
+            groups: 1,
+            unit: 3,
+            block_size: 16,
+            stripes: 1,
+            added: Default::default(),
+        };
+        for rebuilt in layout.units(0) {
+            let failed = ArrayState::new(3).changed(Change::Fail(rebuilt, 0)).unwrap().unwrap();
+            let state = failed.changed(Change::Rebuild(rebuilt)).unwrap().unwrap();
+            let mut pass = Pass { onto: Some(rebuilt), ..Pass::over(0, true, Rule::FitParity) };
+            let plan = pass.plan(&layout, &state).unwrap();
+            for bad in 0..3 {
+                // One medium does not return one of its blocks.
+                let content = |access: &Access| Content {
+                    data: vec![7; 48].into(),
+                    flaws: match access.unit {
+                        Unit::Data(0) => vec![(bad, Flaw::Unreadable(BlockError::Unreadable))],
+                        _ => Vec::new(),
+                    },
+                    headers: vec![mended(Stamp { time: 1, host: 1 }); 3],
+                    doubt: Doubt::None,
+                    durable_to: Time::MAX,
+                    left: Box::default(),
+                };
+                let contents: Vec<_> = plan
+                    .accesses
+                    .iter()
+                    .map(|access| access.read.as_ref().map(|_| content(access)))
+                    .collect();
+                let stamp = Stamp { time: 2, host: 1 };
+                let writes = pass.writes(&layout, &plan, &contents, stamp);
+                let at = plan.accesses.iter().position(|access| access.device == rebuilt).unwrap();
+                // With parity marked first, that is another pass.
+                if !pass.found.wrote {
+                    let blocks = writes[at].as_ref().expect("rebuilt");
+                    assert_eq!(blocks.extent.count, 3, "{rebuilt}, bad block {bad}");
+                }
+            }
+        }
     }
 
     /// Old blocks are read beside one other missing unit only, and those of one device only.

@@ -398,9 +398,21 @@ pub(crate) struct Column<'a> {
     pub layout: &'a Layout,
     pub stripe: u64,
     pub offset: u32,
+    /// One of its blocks was read from a device that is still being rebuilt. The array could not go on without another one.
+    pub beside_rebuilt: bool,
 }
 
 impl Column<'_> {
+    /// One whose blocks are all of devices that have everything, or absent.
+    pub fn at(layout: &Layout, stripe: u64, offset: u32) -> Column<'_> {
+        Column { layout, stripe, offset, beside_rebuilt: false }
+    }
+
+    /// Returns true if the array could not go on without another device.
+    fn is_degraded(&self, units: &[Seen]) -> bool {
+        self.beside_rebuilt || units.contains(&Seen::Absent)
+    }
+
     fn parity(&self) -> usize {
         usize::from(self.layout.data)
     }
@@ -518,8 +530,8 @@ impl Column<'_> {
     fn unmarked(&self, units: &[Seen], lost: Units) -> Vec<Mend> {
         // A medium that does not return a block may not take one either. It stays as it is as long as the array could not go on
         // without its device.
-        let absent = units.contains(&Seen::Absent);
-        let stays = |unit: usize| absent && units[unit] == Seen::Unreadable;
+        let is_degraded = self.is_degraded(units);
+        let stays = |unit: usize| is_degraded && units[unit] == Seen::Unreadable;
         let is_there = |unit: usize| units[unit] != Seen::Absent && !units[unit].lost();
         let all = (0..self.parity()).filter(|unit| lost.has(*unit));
         all.filter(|unit| is_there(*unit) && !stays(*unit)).map(|unit| self.lose(unit)).collect()
@@ -566,7 +578,7 @@ impl Column<'_> {
         // A block that is known to be lost is no hole: it counts as zeros.
         let is_hole = |unit: &usize| !lost.has(*unit);
         let absent = units.iter().position(|seen| *seen == Seen::Absent).filter(is_hole);
-        let is_degraded = units.contains(&Seen::Absent);
+        let is_degraded = self.is_degraded(units);
         let is_torn = |unit: &usize| matches!(units[*unit], Seen::Torn | Seen::Unreadable);
         let torn: Vec<usize> = (0..=parity).filter(is_torn).filter(is_hole).collect();
         let torn_data: Vec<usize> = torn.iter().copied().filter(|unit| *unit < parity).collect();
@@ -627,6 +639,12 @@ impl Column<'_> {
                 finding.mends = written.map(|unit| self.made_of_others(units, unit)).collect();
             } else if may_lose {
                 finding.mends = written.map(lose).collect();
+                if finding.mends.is_empty() && self.beside_rebuilt {
+                    // Lost parity names it, and is good again: it yields the block beside that is not rebuilt yet.
+                    let mend = new_parity(false);
+                    let lost_data = torn_data.iter().copied().fold(mend.lost_data, Units::with);
+                    finding.mends = vec![Mend { lost_data, ..mend }];
+                }
             } else {
                 finding.undecided = true;
             }

@@ -139,7 +139,7 @@ fn alone(column: Column<'_>, units: &[Seen]) -> Finding {
 /// Repairs, and at every pass that writes several blocks tries every part of them being written before a crash, too.
 fn repair(units: Vec<Seen>, pass: u64, visit: &mut dyn FnMut(&[Seen])) {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     assert!(pass < 12, "no end: {units:?}");
     let finding = alone(column, &units);
     if finding.mends.is_empty() {
@@ -222,7 +222,7 @@ fn after_any_cut_write_every_block_is_old_or_new_or_reported_lost() {
 #[test]
 fn a_write_that_was_finished_or_never_began_leaves_nothing_to_mend_and_loses_nothing() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     every_write(|first, last, got| {
         let targets = (first..=last).chain([DATA]);
         let same = targets.clone().all(|t| got[t] == Got::Old)
@@ -250,9 +250,7 @@ fn a_write_that_was_finished_or_never_began_leaves_nothing_to_mend_and_loses_not
 fn repair_both(both: [Vec<Seen>; 2], pass: u64, visit: &mut dyn FnMut(&[Vec<Seen>; 2])) {
     let layout = Layout { unit: 2, ..layout() };
     assert!(pass < 12, "no end: {both:?}");
-    let column = |offset: u32| {
-        (Column { layout: &layout, stripe: STRIPE, offset }, both[offset as usize].clone())
-    };
+    let column = |offset: u32| (Column::at(&layout, STRIPE, offset), both[offset as usize].clone());
     let findings = examine(&[column(0), column(1)], &[vec![], vec![]], &[], Rule::FitParity);
     let mends: Vec<(usize, Mend)> =
         (0..2).flat_map(|c| findings[c].mends.iter().map(move |mend| (c, mend.clone()))).collect();
@@ -326,7 +324,7 @@ fn what_one_column_has_of_a_write_tells_that_another_has_nothing() {
 #[test]
 fn a_missing_unit_is_lost_if_a_write_beside_it_was_cut_short_and_stays_so_when_rebuilt() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let mut units = cut_short(0, 0, &[Got::New, Got::Old, Got::Old, Got::Old]);
     units[2] = Seen::Absent;
     repair(units, 0, &mut |units| {
@@ -354,7 +352,7 @@ fn a_missing_unit_is_lost_if_a_write_beside_it_was_cut_short_and_stays_so_when_r
 #[test]
 fn a_degraded_write_says_what_it_left_out() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let mut units = cut_short(0, 1, &[Got::New, Got::Old, Got::Old, Got::New]);
     let mut finding = alone(column, &units);
     assert!(!finding.mends.is_empty());
@@ -403,7 +401,7 @@ const RULES: [Rule; 3] = [Rule::Leave, Rule::CutShort, Rule::FitParity];
 #[test]
 fn a_block_that_lost_its_last_write_gets_it_back_wherever_a_record_names_it() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     for (stale, rule) in stale().into_iter().flat_map(|seen| RULES.map(|rule| (seen.clone(), rule)))
     {
         for unit in 0..=DATA {
@@ -433,7 +431,7 @@ fn a_block_that_lost_its_last_write_gets_it_back_wherever_a_record_names_it() {
 #[test]
 fn two_blocks_that_lost_their_last_writes_are_left_until_a_loss_is_accepted() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let [_, whole] = written();
     for (a, b) in (0..=DATA).flat_map(|a| (0..a).map(move |b| (a, b))) {
         for other in [stale()[0].clone(), Seen::Torn, Seen::Unreadable, Seen::Absent] {
@@ -455,7 +453,7 @@ fn beside_is_absent(units: &[Seen]) -> bool {
 #[test]
 fn an_unreadable_block_is_made_of_the_others_or_left() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     for unit in 0..=DATA {
         let [whole, _] = written();
         let mut units = whole.clone();
@@ -489,7 +487,7 @@ fn an_unreadable_block_is_made_of_the_others_or_left() {
 #[test]
 fn the_newer_copy_of_a_mirror_is_the_right_one() {
     let layout = Layout { redundancy: Redundancy::Mirror, data: 1, ..layout() };
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let copy = |header: Header, unit: usize| Seen::There { header, data: new(unit) };
     let named = Header { stamp: stamp(9), first: STRIPE, last: STRIPE, ..Header::default() };
     for (newer, rule) in [named, mended(stamp(9))].into_iter().flat_map(|h| RULES.map(|r| (h, r))) {
@@ -519,7 +517,7 @@ fn with_a_lost_cache() -> Vec<Seen> {
 /// One pass over a column whose devices name these timestamps of durable writes.
 fn doubted(units: &[Seen], durable_to: &[u64], rule: Rule) -> (Vec<usize>, Finding) {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let doubts = doubtful(&layout, units, durable_to);
     let finding = examine(&[(column, units.to_vec())], std::slice::from_ref(&doubts), &[], rule);
     (doubts, finding.into_iter().next().unwrap())
@@ -585,7 +583,8 @@ fn a_block_that_is_made_of_others_says_how_new_they_were() {
             assert_eq!((header.stamp, header.content()), (stamp(100), content));
         }
         units[0] = Seen::Absent;
-        let column = Column { layout: &layout(), stripe: STRIPE, offset: 0 };
+        let layout = layout();
+        let column = Column::at(&layout, STRIPE, 0);
         assert_eq!(column.rebuild(&units, 0).content, Some(content));
     }
 }
@@ -613,7 +612,7 @@ fn content_that_stays_keeps_its_timestamp() {
     let mut seen = units;
     let mut times = Vec::new();
     for pass in 0..8 {
-        let finding = alone(Column { layout: &layout(), stripe: STRIPE, offset: 0 }, &seen);
+        let finding = alone(Column::at(&layout(), STRIPE, 0), &seen);
         if finding.mends.is_empty() {
             break;
         }
@@ -631,7 +630,7 @@ fn content_that_stays_keeps_its_timestamp() {
 #[test]
 fn an_unreadable_block_stays_beside_a_missing_one_that_is_lost() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let mut units = cut_short(0, 0, &[Got::Old; DATA + 1]);
     units[2] = Seen::Absent;
     let Seen::There { header, .. } = &mut units[DATA] else { panic!() };
@@ -643,6 +642,30 @@ fn an_unreadable_block_stays_beside_a_missing_one_that_is_lost() {
     // A torn one is written: its medium takes and returns it.
     units[1] = Seen::Torn;
     assert_eq!(alone(column, &units).mends.len(), 1);
+}
+
+/// Neither does it beside one that is not rebuilt yet, and that was read from the medium with which its device has left. Marked parity
+/// yields that block afterwards: it is good again, and names the other one.
+#[test]
+fn an_unreadable_block_is_lost_beside_one_that_comes_back() {
+    let layout = layout();
+    let column = Column { beside_rebuilt: true, ..Column::at(&layout, STRIPE, 0) };
+    let mut units = cut_short(0, 0, &[Got::Old; DATA + 1]);
+    units[1] = Seen::Unreadable;
+    assert_eq!(alone(column, &units).mends, []);
+    let Seen::There { header, .. } = &mut units[DATA] else { panic!() };
+    *header = Header { lost: true, ..Header::of_repair(stamp(20), stamp(1)) };
+    let finding = alone(column, &units);
+    let [mend @ Mend { unit: DATA, lost: false, .. }] = &finding.mends[..] else {
+        panic!("{finding:?}")
+    };
+    write(&mut units, mend, 30);
+    assert_eq!(alone(column, &units).mends, []);
+    let Seen::There { data, .. } = std::mem::replace(&mut units[2], Seen::Absent) else { panic!() };
+    let column = Column { beside_rebuilt: false, ..column };
+    assert_eq!(alone(column, &units).mends, []);
+    let rebuilt = column.rebuild(&units, 2);
+    assert_eq!((rebuilt.data, rebuilt.lost), (data, false));
 }
 
 /// One pass of a scrub over a column.

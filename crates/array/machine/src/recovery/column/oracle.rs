@@ -200,7 +200,7 @@ fn stripe<'a>(
     let column = |offset| {
         let mut all: Vec<Seen> = (0..units).map(|_| random_unit(random, records)).collect();
         all.get_mut(absent).into_iter().for_each(|unit| *unit = Seen::Absent);
-        (Column { layout, stripe: STRIPE, offset }, all)
+        (Column::at(layout, STRIPE, offset), all)
     };
     (0..layout.unit).map(column).collect()
 }
@@ -277,7 +277,7 @@ fn a_stripe_of_large_units_is_examined_in_one_pass() {
     };
     let columns: Vec<_> = (0..layout.unit)
         .map(|offset| {
-            let column = Column { layout: &layout, stripe: STRIPE, offset };
+            let column = Column::at(&layout, STRIPE, offset);
             (column, (0..4).map(|unit| one(unit, offset)).collect::<Vec<_>>())
         })
         .collect();

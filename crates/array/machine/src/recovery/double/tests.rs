@@ -72,14 +72,14 @@ fn write(units: &mut [Seen], mend: &Mend, time: u64) {
 
 fn alone(units: &[Seen], traces: &[Trace], rule: Rule) -> Finding {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     examine(&[(column, units.to_vec())], &[vec![]], traces, rule).remove(0)
 }
 
 /// The content that a reader gets of each data unit; `None`: an error.
 fn contents(units: &[Seen]) -> Vec<Option<Bytes>> {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let absent: Units = (0..DATA).filter(|unit| units[*unit] == Seen::Absent).collect();
     let mut read: Vec<Option<Bytes>> = units
         .iter()
@@ -216,7 +216,7 @@ fn every_repair_ends_and_leaves_parities_that_fit() {
                 let mut units: Vec<Seen> =
                     (0..UNITS).map(|_| random_unit(random, &records)).collect();
                 absent.iter().for_each(|unit| units[*unit] = Seen::Absent);
-                (Column { layout: &layout, stripe: STRIPE, offset }, units)
+                (Column::at(&layout, STRIPE, offset), units)
             })
             .collect();
         let traces: Vec<Trace> = (0..random.random_range(0..2))

@@ -63,7 +63,7 @@ fn record(time: Time, first: u16, last: u16, skipped: Option<usize>) -> Seen {
 
 fn verdict(unit: usize, units: [Seen; 4]) -> Verdict {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     returned(unit).verdicts(&[(column, units.to_vec())])[0]
 }
 
@@ -135,7 +135,7 @@ fn what_the_medium_does_not_have_is_gone() {
 #[test]
 fn a_mirrors_other_half_tells_nothing_when_it_is_lost() {
     let layout = Layout { redundancy: Redundancy::Mirror, data: 1, ..layout() };
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     for unit in [0, 1] {
         let mut units = vec![Absent, Absent];
         units[unit] = block(10);
@@ -149,7 +149,7 @@ fn a_mirrors_other_half_tells_nothing_when_it_is_lost() {
 #[test]
 fn a_used_block_does_not_get_old_by_the_repair_of_another_one() {
     let layout = layout();
-    let column = Column { layout: &layout, stripe: STRIPE, offset: 0 };
+    let column = Column::at(&layout, STRIPE, 0);
     let mut units = vec![block(10), Absent, Torn, block(20)];
     let returned = returned(0);
     for time in 100.. {
