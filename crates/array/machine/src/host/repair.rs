@@ -103,6 +103,31 @@ pub(super) struct Found {
 /// The columns of a stripe, with the blocks of its units.
 type Stripe<'a> = [(Column<'a>, Vec<Seen>)];
 
+/// A stripe as a pass has read it.
+struct Reading<'a> {
+    stripe: Vec<(Column<'a>, Vec<Seen>)>,
+    /// By unit: its device's writes up to this timestamp are durable.
+    durable_to: Vec<Time>,
+    /// Columns in which parity may vouch for a block that was not read.
+    marked: BTreeSet<u32>,
+    /// Old blocks that were read, and for which parity does not vouch.
+    useless: Vec<Unheld>,
+}
+
+impl Reading<'_> {
+    /// Returns true if no device has writes that are not durable.
+    fn is_durable(&self) -> bool {
+        self.durable_to.iter().all(|time| *time == Time::MAX)
+    }
+
+    /// The first marked columns from this one on, as a half-open range.
+    fn next_marked(&self, from: u32) -> Option<(u32, u32)> {
+        let first = *self.marked.range(from..).next()?;
+        let end = (first..).find(|column| !self.marked.contains(column)).unwrap_or(first);
+        Some((first, end))
+    }
+}
+
 impl Found {
     /// The answer to who asked.
     pub fn answer(self) -> HostAnswer {
@@ -236,6 +261,58 @@ impl Pass {
         doubts.max().unwrap_or_default().max(self.rule)
     }
 
+    /// The stripe by columns. An old block counts only if parity vouches for it.
+    fn reading<'a>(
+        &self,
+        layout: &'a Layout,
+        plan: &Plan,
+        contents: &[Option<Content>],
+    ) -> Reading<'a> {
+        let index = |unit: Unit| unit.index(layout);
+        let units = usize::from(layout.group_size());
+        let mut reading = Reading {
+            stripe: Vec::new(),
+            durable_to: vec![Time::MAX; units],
+            marked: BTreeSet::new(),
+            useless: Vec::new(),
+        };
+        for (access, content) in plan.accesses.iter().zip(contents) {
+            if let Some(content) = content {
+                reading.durable_to[index(access.unit)] = content.durable_to;
+            }
+        }
+        let is_durable = reading.is_durable();
+        let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
+        let bad: Vec<_> = contents.iter().map(with_bad).collect();
+        for offset in 0..layout.unit {
+            let mut units = vec![Seen::Absent; units];
+            for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
+                if let (Some(content), Some(bad), Some(read)) = (content, bad, &access.read)
+                    && read.contains(&offset)
+                {
+                    let at = offset - read.start;
+                    units[index(access.unit)] = seen(layout, content, bad.get(&at), at as usize);
+                }
+            }
+            let mut column = Column::at(layout, self.stripe, offset);
+            for access in plan.accesses.iter().filter(|a| a.old == Some(Old::VouchedFor)) {
+                let unit = index(access.unit);
+                if units[index(Unit::Parity)].lost() && access.read.is_none() {
+                    reading.marked.insert(offset);
+                }
+                if !is_durable || !column.vouches_for(&units, unit) {
+                    let is_read = access.read.as_ref().is_some_and(|read| read.contains(&offset));
+                    let block = is_read.then(|| Unheld::block(self.stripe, unit, offset));
+                    reading.useless.extend(block);
+                    units[unit] = Seen::Absent;
+                }
+                column.beside_rebuilt = units[unit] != Seen::Absent;
+            }
+            reading.stripe.push((column, units));
+        }
+        reading
+    }
+
     /// The blocks that each access writes.
     pub fn writes(
         &mut self,
@@ -253,54 +330,21 @@ impl Pass {
         let mut double: Vec<(u32, Mend)> = Vec::new();
         let missing = plan.accesses.iter().position(|access| access.read.is_none());
         let parity = plan.accesses.iter().position(|access| access.unit == Unit::Parity);
-        let mut durable_to = vec![Time::MAX; usize::from(layout.group_size())];
         let bears = usize::from(layout.parities());
-        for (access, content) in plan.accesses.iter().zip(contents) {
-            durable_to[index(access.unit)] = content.as_ref().map_or(Time::MAX, |c| c.durable_to);
-        }
-        let is_durable = durable_to.iter().all(|time| *time == Time::MAX);
+        let reading = self.reading(layout, plan, contents);
+        let is_durable = reading.is_durable();
         let vouches = is_durable && bears == 1;
         // Their devices have left, and have that medium or none yet.
         let others = plan.accesses.iter().filter(|access| access.old.is_none());
         let others: Units = others.map(|access| index(access.unit)).collect();
         let gone = (0..usize::from(layout.group_size())).filter(|unit| !others.has(*unit));
         let gone: Units = gone.collect();
-        let (mut stripe, mut marked) = (Vec::new(), BTreeSet::new());
-        let mut useless = self.unheld.clone();
-        let with_bad = |content: &Option<Content>| content.as_ref().map(bad_blocks);
-        let bad: Vec<_> = contents.iter().map(with_bad).collect();
-        for offset in 0..layout.unit {
-            let mut units = vec![Seen::Absent; usize::from(layout.group_size())];
-            for ((access, content), bad) in plan.accesses.iter().zip(contents).zip(&bad) {
-                if let (Some(content), Some(bad), Some(read)) = (content, bad, &access.read)
-                    && read.contains(&offset)
-                {
-                    let at = offset - read.start;
-                    units[index(access.unit)] = seen(layout, content, bad.get(&at), at as usize);
-                }
-            }
-            let mut column = Column::at(layout, self.stripe, offset);
-            for access in plan.accesses.iter().filter(|a| a.old == Some(Old::VouchedFor)) {
-                let unit = index(access.unit);
-                if units[index(Unit::Parity)].lost() && access.read.is_none() {
-                    marked.insert(offset);
-                }
-                if !is_durable || !column.vouches_for(&units, unit) {
-                    let is_read = access.read.as_ref().is_some_and(|read| read.contains(&offset));
-                    useless.extend(is_read.then(|| Unheld::block(self.stripe, unit, offset)));
-                    units[unit] = Seen::Absent;
-                }
-                column.beside_rebuilt = units[unit] != Seen::Absent;
-            }
-            stripe.push((column, units));
-        }
-        if let Some(&first) = marked.range(self.has_read_to..).next()
-            && is_durable
-        {
-            let end = (first..).find(|column| !marked.contains(column)).unwrap_or(first);
-            self.found = Found { vouched: Some((first, end)), ..Found::default() };
+        if let Some(columns) = reading.next_marked(self.has_read_to).filter(|_| is_durable) {
+            self.found = Found { vouched: Some(columns), ..Found::default() };
             return vec![None; plan.accesses.len()];
         }
+        let Reading { mut stripe, durable_to, useless, .. } = reading;
+        let useless = [self.unheld.clone(), useless].concat();
         self.found = Found { missing: self.missing(&stripe), ..Found::default() };
         let absent = stripe
             .first()
