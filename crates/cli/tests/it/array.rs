@@ -1,6 +1,6 @@
 //! `lockify array` with a process per device on loopback: users' work, and their errors.
 
-use crate::common::array::Array;
+use crate::common::array::{Array, LEASE};
 use crate::common::{User, code, stderr, stdout, wait_for};
 
 #[test]
@@ -50,7 +50,8 @@ fn what_does_not_belong_together_is_refused_with_a_reason() {
     assert!(stderr(&output).contains("it belongs to array"), "{}", stderr(&output));
     // The same array, changed.
     let text = std::fs::read_to_string(array.file()).unwrap();
-    let changed = text.replace("lease_ms = 1000", "lease_ms = 2000");
+    let lease = format!("lease_ms = {}", LEASE.as_millis());
+    let changed = text.replace(&lease, "lease_ms = 3000");
     assert_ne!(text, changed);
     std::fs::write(array.file(), changed).unwrap();
     let status = array.lockify("status", &[]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::Scope;
 use std::time::Duration;
 
-use crate::common::array::{Array, Export};
+use crate::common::array::{Array, Export, LEASE};
 use crate::common::relay::Place;
 use crate::common::traffic::{
     Busy, SHARED, a_device_comes_back, content, device, judge, start, work,
@@ -15,7 +15,7 @@ use crate::common::wall::Wall;
 
 const HOUR: i64 = 3_600_000;
 /// How long everybody goes on after the last step: longer than a lease.
-const AFTERWARDS: Duration = Duration::from_millis(1500);
+const AFTERWARDS: Duration = Duration::from_millis(LEASE.as_millis() as u64 * 3 / 2);
 
 /// A clock of its own for one process.
 fn array(scheme: &str, place: Place) -> Array {

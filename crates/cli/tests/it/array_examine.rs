@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use crate::common::array::Array;
+use crate::common::array::{Array, LEASE};
 use crate::common::traffic::{content, device};
 use crate::common::{code, stderr, stdout, wait_for};
 
@@ -40,7 +40,7 @@ fn a_device_gives_the_arrays_file_back() {
     assert_eq!((&found["in_use"], &found["device"]), (&true.into(), &1.into()));
     assert_eq!(found["scheme"], "device-locking");
     assert_eq!(found["durable_on_flush"], true);
-    assert_eq!(found["timing"]["lease_ms"], 1000);
+    assert_eq!(found["timing"]["lease_ms"], LEASE.as_millis() as u64);
     assert_eq!(found["record"]["devices"][2]["condition"], "good");
     assert!(found["content"]["whole"].as_u64().unwrap() > 0, "{found}");
     assert_eq!(found["problems"], serde_json::json!([]));
@@ -69,7 +69,8 @@ fn a_changed_array_file_is_kept_when_the_device_is_served() {
     array.start_all();
     array.end();
     let text = std::fs::read_to_string(array.file()).unwrap();
-    std::fs::write(array.file(), text.replace("lease_ms = 1000", "lease_ms = 1500")).unwrap();
+    let lease = format!("lease_ms = {}", LEASE.as_millis());
+    std::fs::write(array.file(), text.replace(&lease, "lease_ms = 1500")).unwrap();
     for id in 0..3 {
         array.start(id, &format!("disk{id}"), &[]);
     }
@@ -133,7 +134,8 @@ fn a_medium_without_the_arrays_file_takes_addresses() {
     assert_eq!(code(&refused), 3);
     assert!(stderr(&refused).contains("give --device ADDR:PORT for each of the 3 devices"));
     let file = lockify_volume::ArrayFile::read(std::path::Path::new(&array.file())).unwrap();
-    let mut more = vec!["--array-file".to_owned(), out.to_owned(), "--lease".into(), "1s".into()];
+    let lease = format!("{}s", LEASE.as_secs());
+    let mut more = vec!["--array-file".to_owned(), out.to_owned(), "--lease".into(), lease];
     for entry in &file.devices {
         more.extend(["--device".to_owned(), entry.address.to_string()]);
     }

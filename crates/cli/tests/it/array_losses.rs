@@ -11,11 +11,13 @@ use rustix::process::{Pid, Signal};
 
 /// Blocks of the stripes that tests use: 4 data units of 4 blocks each in five devices.
 const STRIPE: usize = 16;
-/// Of `--lease 1s`: eight leases, one more for a later operation, and some for a busy machine.
+/// Most operations wait until a device is given up.
+const SHORT: [&str; 2] = ["--lease", "1s"];
+/// Eight such leases, one more for a later operation, and some for a busy machine.
 const BOUND: Duration = Duration::from_secs(25);
 
 fn five() -> Array {
-    let mut array = Array::create(5, &[]);
+    let mut array = Array::create(5, &SHORT);
     array.start_all();
     array
 }
@@ -146,7 +148,7 @@ fn catches(child: &Child, signal: Signal) {
 /// Two devices are gone, and so nobody is given up. What needs them is an error in time, and the rest goes on. When they are
 /// back, so is everything, for the same host.
 fn two_are_gone(scheme: &str) {
-    let mut array = Array::create(5, &["--scheme", scheme]);
+    let mut array = Array::create(5, &[&["--scheme", scheme], &SHORT[..]].concat());
     array.start_all();
     let mut host = array.export(1);
     let mut blocks = host.connect();

@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
-use crate::common::array::{Array, Blocks, Export};
+use crate::common::array::{Array, Blocks, Export, LEASE};
 use crate::common::ports::free_address;
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device};
@@ -283,7 +283,8 @@ fn a_new_lease_in_the_arrays_file_becomes_that_of_the_devices() {
     let (view, _) = next_view(&array, 0);
     array.end();
     let text = std::fs::read_to_string(array.file()).unwrap();
-    let changed = text.replace("lease_ms = 1000", "lease_ms = 2000");
+    let lease = format!("lease_ms = {}", LEASE.as_millis());
+    let changed = text.replace(&lease, "lease_ms = 3000");
     assert_ne!(text, changed);
     std::fs::write(array.file(), changed).unwrap();
     (0..3).for_each(|id| start(&mut array, id));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::array::{Array, BLOCK};
+use crate::common::array::{Array, BLOCK, LEASE};
 use crate::common::relay::{Link, Network, Place};
 use crate::common::traffic::{
     SHARED, a_device_comes_back, a_host_is_fenced, content, device, judge, pile, start, work,
@@ -12,7 +12,7 @@ use crate::common::wait_for;
 
 const DEVICES: [Place; 3] = [Place::Device(0), Place::Device(1), Place::Device(2)];
 /// Longer than a lease and whatever follows from its end.
-const OUTAGE: Duration = Duration::from_secs(3);
+const OUTAGE: Duration = LEASE.saturating_mul(3);
 
 fn array(scheme: &str) -> Array {
     start(scheme, |array| array.network = Some(Network::default()))

@@ -1,9 +1,7 @@
 //! Arrays under every scheme with a process for each device, host and lock server, some of which are killed or stopped.
 //! The processes' histories are the evidence.
 
-use std::time::Duration;
-
-use crate::common::array::{Array, BLOCK, Export};
+use crate::common::array::{Array, BLOCK, Export, LEASE};
 use crate::common::relay::Place;
 use crate::common::traffic::{
     SHARED, a_device_comes_back, a_host_is_fenced, array, content, device, judge, pile, tear, work,
@@ -184,7 +182,7 @@ fn one_is_gone_beside_an_unsettled_one(array: &mut Array) -> Export {
     wait_for(|| array.log(Place::Device(0)).contains("the array waits for device 2, since device"));
     assert_eq!(device(array, 1)["unsettled"], true);
     // As long as it takes to give one up beside settled ones, and twice that.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(3 * LEASE);
     assert_eq!(device(array, 2)["condition"], "good");
     host
 }
