@@ -91,9 +91,11 @@ class Load:
         return max((after - before for before, after in zip(times, times[1:], strict=False)), default=0.0)
 
 
-def verify(lab: Lab, loads: list[Load], node: int, limit: float = 120) -> int:
+def verify(lab: Lab, loads: list[Load], node: int) -> int:
     """Raises if anything that was acknowledged is not there, as a node sees it. Returns how much was looked at."""
     wanted = {key: states for load in loads for key, states in load.allowed.items()}
+    # Each is a name to look up beside the loads of other nodes. After half an hour there are many.
+    limit = 120 + len(wanted) / 5
     listing = lab.folder / f"durable.{node}.json"
     listing.write_text(json.dumps(wanted), "utf-8")
     wrong = lab.sh(f"python3 -B {_PROGRAM} verify /run/lab/{listing.name}", node, timeout=limit)
