@@ -1,6 +1,6 @@
 //! `lockify array` with a process per device on loopback: users' work, and their errors.
 
-use crate::common::array::{Array, LEASE};
+use crate::common::array::Array;
 use crate::common::{User, code, stderr, stdout, wait_for};
 
 #[test]
@@ -50,10 +50,7 @@ fn what_does_not_belong_together_is_refused_with_a_reason() {
     assert!(stderr(&output).contains("it belongs to array"), "{}", stderr(&output));
     // The same array, changed.
     let text = std::fs::read_to_string(array.file()).unwrap();
-    let lease = format!("lease_ms = {}", LEASE.as_millis());
-    let changed = text.replace(&lease, "lease_ms = 3000");
-    assert_ne!(text, changed);
-    std::fs::write(array.file(), changed).unwrap();
+    array.change_lease(3000);
     let status = array.lockify("status", &[]);
     assert!(stdout(&status).contains("the array's files differ"), "{}", stdout(&status));
     std::fs::write(array.file(), text.replace("unit_bytes = 16384", "unit_bytes = 100")).unwrap();

@@ -68,9 +68,7 @@ fn a_changed_array_file_is_kept_when_the_device_is_served() {
     let mut array = Array::create(3, &[]);
     array.start_all();
     array.end();
-    let text = std::fs::read_to_string(array.file()).unwrap();
-    let lease = format!("lease_ms = {}", LEASE.as_millis());
-    std::fs::write(array.file(), text.replace(&lease, "lease_ms = 1500")).unwrap();
+    array.change_lease(1500);
     for id in 0..3 {
         array.start(id, &format!("disk{id}"), &[]);
     }

@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
-use crate::common::array::{Array, Blocks, Export, LEASE};
+use crate::common::array::{Array, Blocks, Export};
 use crate::common::ports::free_address;
 use crate::common::relay::Place;
 use crate::common::traffic::{SHARED, content, device};
@@ -282,11 +282,7 @@ fn a_new_lease_in_the_arrays_file_becomes_that_of_the_devices() {
     array.start_all();
     let (view, _) = next_view(&array, 0);
     array.end();
-    let text = std::fs::read_to_string(array.file()).unwrap();
-    let lease = format!("lease_ms = {}", LEASE.as_millis());
-    let changed = text.replace(&lease, "lease_ms = 3000");
-    assert_ne!(text, changed);
-    std::fs::write(array.file(), changed).unwrap();
+    array.change_lease(3000);
     (0..3).for_each(|id| start(&mut array, id));
     next_view(&array, view);
     array.wait_until_healthy();

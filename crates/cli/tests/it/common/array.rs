@@ -121,6 +121,15 @@ impl Array {
         self.user.dir().join("array.toml").to_str().unwrap().to_owned()
     }
 
+    /// Gives the array's file another lease.
+    pub fn change_lease(&self, millis: u64) {
+        let text = std::fs::read_to_string(self.file()).unwrap();
+        let lease = |millis: u128| format!("lease_ms = {millis}");
+        let changed = text.replace(&lease(LEASE.as_millis()), &lease(millis.into()));
+        assert_ne!(text, changed);
+        std::fs::write(self.file(), changed).unwrap();
+    }
+
     /// Gives the array's file entries of another group of devices. Returns their numbers.
     pub fn describe_group(&mut self, devices: usize) -> Vec<usize> {
         let mut file = ArrayFile::read(Path::new(&self.file())).unwrap();
