@@ -866,6 +866,22 @@ impl ArrayHost {
         }
     }
 
+    /// Why a write that has this stripe looked at is not there as a whole. It is not done again: others may have seen the part that
+    /// is there, and have come over it since (docs/design/array.md 3.4).
+    fn is_in_part(&self, task: &Task, stripe: u64, found: &Found) -> Option<OpError> {
+        let block =
+            |unit: u16, column: u32| self.config.layout.logical(stripe, unit) + u64::from(column);
+        match (found.missing, found.undecided) {
+            // What parity alone had is gone.
+            (Some((unit, column)), _) if !task.unheld.is_empty() => {
+                Some(OpError::Lost { block: block(unit, column) })
+            }
+            (Some((unit, column)), _) => Some(OpError::Medium { block: block(unit, column) }),
+            (None, 0) => None,
+            (None, _) => Some(OpError::Medium { block: block(0, 0) }),
+        }
+    }
+
     pub(super) fn repair_job_over(
         &mut self,
         now: Time,
@@ -881,16 +897,11 @@ impl ArrayHost {
                     (answer, &job.work)
                 {
                     task.undecided.insert(*stripe);
-                    task.looks = None;
                 }
-                if let Some((unit, column)) = job.found.missing {
-                    // A dead host has left parity that does not fit: what parity alone had is gone.
-                    if let (false, Work::Scrub { stripe, .. }) = (task.unheld.is_empty(), &job.work)
-                    {
-                        let block = self.config.layout.logical(*stripe, unit) + u64::from(column);
-                        return self.fail_task(now, *task, OpError::Lost { block });
-                    }
-                    task.looks = None;
+                if let (true, Work::Scrub { stripe, .. }) = (task.looks.is_some(), &job.work)
+                    && let Some(error) = self.is_in_part(&task, *stripe, &job.found)
+                {
+                    return self.fail_task(now, *task, error);
                 }
                 self.start(now, *task);
             }

@@ -133,3 +133,94 @@ fn read_one(world: &mut World, block: u64) -> bytes::Bytes {
         assert!(world.step(), "it is not answered");
     }
 }
+
+/// A write of two units of the first stripe that has come to the second one and to nobody else whose messages are held back. Another host
+/// reads that, and comes over it. Returns the newer content.
+fn part_that_others_come_over(world: &mut World, held_back: &[DeviceId]) -> bytes::Bytes {
+    let work = world.write(Span { start: 0, count: 8 });
+    assert_eq!(run(world, 0, work), Ok(HostAnswer::Done));
+    let data = world.layout.place(6).device;
+    let commits = |flight: &Flight| match flight {
+        Flight::Request(0, device, Request { action: Action::Commit(_), .. }) => {
+            held_back.contains(device)
+        }
+        _ => false,
+    };
+    let work = world.write(Span { start: 4, count: 4 });
+    let Work::Write { data: first, .. } = &work else { panic!() };
+    let first = first.slice(32..48);
+    world.submit(0, work);
+    while world.disks[usize::from(data.0)].blocks[0].data != first {
+        world.flights.retain(|flight| !commits(flight));
+        assert!(world.step());
+    }
+    for _ in 0..50 {
+        world.flights.retain(|flight| !commits(flight));
+        world.step();
+    }
+    assert_eq!(read_one(world, 6), first);
+    first
+}
+
+/// What the blocks of the second unit have in the end: the newer write, or what came over it.
+fn second_unit(world: &mut World, newer: &bytes::Bytes, case: &str) {
+    world.disks.iter_mut().for_each(|disk| disk.bad.clear());
+    let found = read(world, 2, 6);
+    assert_eq!(found, Ok(HostAnswer::Read { data: newer.clone() }), "{case}");
+}
+
+/// The device of one unit leaves in the middle of a write, so that only parity has its block. Then parity cannot be read. The write is not
+/// done again: others have come over the other unit.
+#[test]
+fn a_write_whose_parity_cannot_be_read_does_not_come_over_newer_ones() {
+    for seed in 0..50 {
+        let case = format!("seed {seed}");
+        let mut world = World::new(raid5(), Scheme::TimestampOrdering, 3, seed);
+        let (leaves, parity) = (world.layout.place(4).device, world.layout.parity(0));
+        part_that_others_come_over(&mut world, &[leaves]);
+        world.dead.insert(leaves);
+        world.submit(2, Work::Change { change: Change::Fail(leaves, 0) });
+        while world.done.iter().all(|done| done.host != 2) {
+            assert!(world.step(), "{case}");
+        }
+        world.disks[usize::from(parity.0)].bad.extend([(0, Bad::Unreadable), (1, Bad::Unreadable)]);
+        let state = world.hosts[2].state().clone();
+        world.announce_state(1, &state);
+        // All of the stripe's other units, which needs no parity that is there.
+        let work = world.write(Span { start: 0, count: 8 });
+        let Work::Write { data, .. } = &work else { panic!() };
+        let newer = data.slice(96..112);
+        world.submit(1, work);
+        while world.done.iter().all(|done| done.host != 1) {
+            assert!(world.step(), "{case}");
+        }
+        world.announce_state(0, &state);
+        world.run();
+        second_unit(&mut world, &newer, &case);
+    }
+}
+
+/// The devices of the other unit and of parity start again, refuse their parts of a write, and cannot read their blocks. So no repair
+/// completes that write.
+#[test]
+fn a_write_that_no_repair_completes_does_not_come_over_newer_ones() {
+    for seed in 0..50 {
+        let case = format!("seed {seed}");
+        let mut world = World::new(raid5(), Scheme::TimestampOrdering, 3, seed);
+        world.gossip = true;
+        let restart = [world.layout.place(4).device, world.layout.parity(0)];
+        part_that_others_come_over(&mut world, &restart);
+        for device in restart {
+            world.disks[usize::from(device.0)].bad.insert(0, Bad::UntilWritten);
+            world.restart_device(device);
+        }
+        let work = world.write(Span { start: 0, count: 8 });
+        let Work::Write { data, .. } = &work else { panic!() };
+        let newer = data.slice(96..112);
+        world.submit(1, work);
+        world.run();
+        let written = world.done.iter().rfind(|done| done.host == 1).unwrap();
+        assert_eq!(written.result, Ok(HostAnswer::Done), "{case}");
+        second_unit(&mut world, &newer, &case);
+    }
+}
