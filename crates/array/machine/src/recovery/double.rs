@@ -331,10 +331,14 @@ impl Column<'_> {
             content,
             ..self.fitting(units, unit, is_lost, lost)
         };
-        // First, no parity yields anything any more: once a torn block has been written anew, nothing else would tell.
-        let misleads = |unit: &usize| {
-            let Seen::There { header, data } = &units[*unit] else { return false };
-            !header.lost && (has_holes || fitting(*unit, false).data != *data)
+        // First, no parity yields anything any more: once a torn block has been written anew, nothing else would tell. A medium may
+        // return its block later. A torn one would stay so beside a missing block, and after its rebuild.
+        let misleads = |unit: &usize| match &units[*unit] {
+            Seen::There { header, data } => {
+                !header.lost && (has_holes || fitting(*unit, false).data != *data)
+            }
+            Seen::Torn | Seen::Unreadable => has_holes && !stays(*unit),
+            Seen::Absent => false,
         };
         let misleading: Vec<usize> = self.parities().filter(misleads).collect();
         if !misleading.is_empty() {

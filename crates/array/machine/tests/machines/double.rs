@@ -7,7 +7,7 @@ use lockify_array::{
 use rand::RngExt as _;
 
 use crate::interleavings::{load, verdict};
-use crate::world::{Flight, World, life, raid6};
+use crate::world::{Bad, Flight, World, life, raid6};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::ServerLocking,
@@ -214,4 +214,74 @@ fn a_host_dies_while_a_device_is_missing_and_nothing_is_lost() {
         }
     }
     assert!(cut > 100, "{cut}");
+}
+
+/// Three units of a stripe are gone, as after a power loss beside a missing device. Its blocks are lost, and nothing else is. Hosts write
+/// them anew, and what is written survives. After the rebuild, the stripe bears two other failures.
+#[test]
+fn torn_parities_beside_a_missing_device_are_good_again() {
+    let layout = raid6();
+    let unit = u64::from(layout.unit);
+    let gone = layout.data(0, 0);
+    for scheme in SCHEMES {
+        for writes in [false, true] {
+            let what = format!("{scheme} {writes}");
+            let (mut world, mut content) = filled(scheme, 7);
+            change(&mut world, 2, Change::Fail(gone, 0));
+            world.dead.insert(gone);
+            for parity in [layout.parity(0), layout.second_parity(0).unwrap()] {
+                let blocks = layout.unit_start(0)..layout.unit_start(0) + unit;
+                let bad = &mut world.disks[usize::from(parity.0)].bad;
+                bad.extend(blocks.map(|block| (block, Bad::Torn)));
+            }
+            let first = Work::Read { span: Span { start: 0, count: 1 } };
+            let lost = Err(OpError::Lost { block: 0 });
+            assert_eq!(run(&mut world, 1, first.clone()), lost, "{what}");
+            // All of the missing unit but its last block, and a block beside that one.
+            let written = [(0, unit - 1), (2 * unit - 1, 1)];
+            for (start, count) in written.into_iter().filter(|_| writes) {
+                let work = world.write(Span { start, count });
+                let Work::Write { data, .. } = &work else { unreachable!() };
+                let mut bytes = content.to_vec();
+                let at = start as usize * 16;
+                bytes[at..at + data.len()].copy_from_slice(data);
+                content = bytes.into();
+                assert_eq!(run(&mut world, 0, work), Ok(HostAnswer::Done), "{what} {start}");
+            }
+            world.dead.remove(&gone);
+            world.replace(gone);
+            world.run();
+            change(&mut world, 2, Change::Rebuild(gone));
+            for stripe in 0..layout.stripes {
+                run(&mut world, 2, Work::Rebuild { device: gone, stripe }).unwrap();
+            }
+            let done = world.hosts[2].state().rebuilt(gone, u64::MAX);
+            change(&mut world, 2, done);
+            let still_lost = if writes { unit - 1..unit } else { 0..unit };
+            let lost = (still_lost.end - still_lost.start) as u32;
+            let scrub = run(&mut world, 2, Work::Scrub { stripe: 0, repair: false });
+            assert_eq!(scrub, Ok(HostAnswer::Scrubbed { mismatches: 0, lost }), "{what}");
+            let next = [layout.data(0, 1), layout.parity(0)];
+            world.dead.extend(next);
+            world.announce_state(0, &without_more(&world, &next));
+            for block in 0..layout.blocks() {
+                let read = Work::Read { span: Span { start: block, count: 1 } };
+                let expected = match still_lost.contains(&block) {
+                    true => Err(OpError::Lost { block }),
+                    false => {
+                        let at = block as usize * 16;
+                        Ok(HostAnswer::Read { data: content.slice(at..at + 16) })
+                    }
+                };
+                assert_eq!(run(&mut world, 0, read), expected, "{what}, block {block}");
+            }
+        }
+    }
+}
+
+/// The present state, without two more devices.
+fn without_more(world: &World, gone: &[DeviceId]) -> ArrayState {
+    gone.iter().fold(world.hosts[2].state().clone(), |state, device| {
+        state.changed(Change::Fail(*device, state.term(*device))).unwrap().unwrap()
+    })
 }

@@ -57,6 +57,8 @@ pub fn life(host: u32) -> Life {
 pub enum Bad {
     /// It cannot be read until it is written: the disk puts it elsewhere then.
     UntilWritten,
+    /// Its checksum is wrong until it is written.
+    Torn,
     /// It takes writes, and cannot be read.
     Unreadable,
     /// It can neither be read nor written.
@@ -87,6 +89,7 @@ impl DiskInMemory {
     fn read(&self, number: u64) -> Result<Block, BadBlock> {
         match self.bad.get(&number) {
             None | Some(Bad::LosesWrites) => Ok(self.blocks[number as usize].clone()),
+            Some(Bad::Torn) => Err(BlockError::Torn.into()),
             Some(_) => Err(BlockError::Unreadable.into()),
         }
     }
@@ -102,7 +105,7 @@ impl DiskInMemory {
                     match self.bad.get(&number) {
                         Some(Bad::Dead) => return Err(DiskError("the sector is dead".to_owned())),
                         Some(Bad::LosesWrites) => continue,
-                        Some(Bad::UntilWritten) => drop(self.bad.remove(&number)),
+                        Some(Bad::UntilWritten | Bad::Torn) => drop(self.bad.remove(&number)),
                         Some(Bad::Unreadable) | None => {}
                     }
                     if durable {
