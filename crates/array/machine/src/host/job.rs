@@ -143,6 +143,24 @@ impl<'a> View<'a> {
         vouches.map_or(Ok(()), |at| Err(self.repair(Unit::Data(unit), first + at as u32)))
     }
 
+    /// The missing unit is to be made of the others, and parity has missed that one of these is lost: the stripe is repaired first.
+    fn check_losses(&self) -> Result<(), Unfit> {
+        let (Method::ReadMissing(missing) | Method::SumMissing(missing)) = self.part.method else {
+            return Ok(());
+        };
+        for unit in (0..self.layout.data).filter(|unit| *unit != missing) {
+            for column in self.lost(Unit::Data(unit)) {
+                if let Some((parity, _)) = self.block(Unit::Parity, column)
+                    && !parity.lost
+                    && !parity.lost_data.has(unit.into())
+                {
+                    return Err(self.repair(Unit::Data(missing), column));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// One block of a unit, and its record, if it was read.
     fn block(&self, unit: Unit, column: u32) -> Option<(&'a Header, Bytes)> {
         let (first, content) = self.content(unit)?;
@@ -328,6 +346,7 @@ pub(super) fn fits(
     plan.stripes.iter().try_for_each(|part| {
         let view = View { layout, plan, part, contents };
         view.check_marks()?;
+        view.check_losses()?;
         view.check_records()
     })
 }

@@ -537,6 +537,15 @@ impl Column<'_> {
         all.filter(|unit| is_there(*unit) && !stays(*unit)).map(|unit| self.lose(unit)).collect()
     }
 
+    /// Returns true if parity does not name a block that is lost. It was lost while its medium did not return parity, which still has its
+    /// former content (docs/design/array.md 3.5). So parity yields nothing.
+    pub(crate) fn has_missed_a_loss(&self, units: &[Seen]) -> bool {
+        let Some(parity) = units[self.parity()].header().filter(|header| !header.lost) else {
+            return false;
+        };
+        (0..self.parity()).any(|unit| units[unit].lost() && !parity.lost_data.has(unit))
+    }
+
     /// The data blocks that a newer parity names as lost, and that do not say so, if parity fits without them. A repair has marked them
     /// while their device was missing, and the device is back without the mark.
     fn counted_as_lost(&self, units: &[Seen]) -> Vec<usize> {
@@ -603,6 +612,11 @@ impl Column<'_> {
         // One missing or torn data unit can be made of the others, if no record says that they do not fit.
         let holes = torn.len() + usize::from(absent.is_some());
         let hole_in_data = absent_data.is_some() || !torn_data.is_empty();
+        if hole_in_data && self.has_missed_a_loss(units) {
+            finding.mismatch = true;
+            finding.mends = vec![new_parity(true)];
+            return finding;
+        }
         let parity_is_there = !parity_lost && units[parity].header().is_some();
         let fits = !accused.any() && doubtful.is_empty() && parity_is_there;
         // Overwriting is no loss where headers accuse nobody but torn blocks. A medium may yet return an unreadable one.

@@ -156,6 +156,22 @@ fn repair(units: Vec<Seen>, pass: u64, visit: &mut dyn FnMut(&[Seen])) {
     }
 }
 
+/// A block was given up while parity's medium did not return it. It does again, and has that block's former content.
+#[test]
+fn parity_that_has_missed_a_loss_makes_nothing_up() {
+    for (lost, missing) in [(0, 1), (1, 0), (2, 1)] {
+        for gone in [Seen::Absent, Seen::Torn] {
+            let mut units = cut_short(0, 0, &[Got::Old; DATA + 1]);
+            let header = Header { lost: true, ..mended(stamp(20)) };
+            units[lost] = Seen::There { header, data: vec![0; 4].into() };
+            units[missing] = gone;
+            repair(units, 0, &mut |units| {
+                assert_eq!((read(units, lost), read(units, missing)), (None, None), "{units:?}");
+            });
+        }
+    }
+}
+
 fn every_write(mut each: impl FnMut(usize, usize, Vec<Got>)) {
     for first in 0..DATA {
         for last in first..DATA {

@@ -68,6 +68,30 @@ fn a_lost_block_of_a_missing_unit_is_an_error_until_it_is_written() {
     assert_eq!(world.verdict(&state), Ok(()));
 }
 
+/// A block was given up while parity could not be read. Parity can be read again, and has that block's former content. So it does not
+/// yield a missing block, and others' writes do not hide that.
+#[test]
+fn parity_that_has_missed_a_loss_yields_nothing() {
+    let layout: Layout = raid5();
+    let (missing, lost) = (layout.place(3), layout.place(1));
+    for before in [None, Some((7, 1)), Some((4, 4)), Some((3, 1))] {
+        let (mut world, state) = without(layout, missing.device);
+        write(&mut world, 0, 8);
+        mark(&mut world, lost.device, lost.block);
+        if let Some((start, count)) = before {
+            write(&mut world, start, count);
+        }
+        match before {
+            // The missing block has been written anew.
+            Some((3, 1)) => assert!(read(&mut world, 3, 1).is_ok()),
+            _ => assert_eq!(read(&mut world, 3, 1), Err(OpError::Lost { block: 3 }), "{before:?}"),
+        }
+        write(&mut world, 0, 8);
+        assert!(read(&mut world, 0, 8).is_ok());
+        assert_eq!(world.verdict(&state), Ok(()));
+    }
+}
+
 /// Parity's record is all that a repair changes: it names the lost block, and is still that of a host's write. The restarted device
 /// takes it from the repair (docs/design/array.md 3.1.4).
 #[test]
