@@ -78,8 +78,8 @@ pub struct Caretaker {
     state: ArrayState,
     /// Lives that are to be fenced, and from when on.
     dead: BTreeMap<Life, Nanos>,
-    /// Those of them that were reported again while they were being fenced. A device that has started meanwhile may not have
-    /// heard of it. Real devices begin a repair of their own.
+    /// Those of them that were reported again while they were being fenced, and from when on they are fenced once more. A device that
+    /// has started meanwhile may not have heard of it, and the first fence may wait for what that device has.
     reported_again: BTreeMap<Life, Nanos>,
     /// Devices that do not answer, since when.
     down: BTreeMap<DeviceId, Nanos>,
@@ -149,7 +149,7 @@ impl Caretaker {
         let from = at + self.detection;
         self.dead.entry(life).or_insert(from);
         if self.under_way.contains(&Repair::Fence(life)) {
-            self.reported_again.insert(life, from);
+            self.reported_again.entry(life).or_insert(from);
         }
     }
 
@@ -192,6 +192,16 @@ impl Caretaker {
             } else if !self.down.contains_key(&device) {
                 self.unsettled.insert(device);
             }
+        }
+        let again: Vec<Life> = self
+            .reported_again
+            .iter()
+            .filter(|(_, from)| **from <= at)
+            .map(|(life, _)| *life)
+            .collect();
+        for life in again {
+            self.reported_again.remove(&life);
+            self.under_way.remove(&Repair::Fence(life));
         }
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
