@@ -292,6 +292,7 @@ fn round(seed: u64, faults: usize) {
     array.start_all();
     let media = (0..devices + witnesses).map(|id| format!("disk{id}")).collect();
     let (array, over) = (Mutex::new(array), AtomicBool::new(false));
+    let mut storm = Storm { array: &array, devices, media, numbers };
     let hosts = std::thread::scope(|scope| {
         let workers: Vec<_> = (1..=WORKERS)
             .map(|number| {
@@ -300,7 +301,6 @@ fn round(seed: u64, faults: usize) {
             })
             .collect();
         let busy = Busy(&over);
-        let mut storm = Storm { array: &array, devices, media, numbers };
         for fault in faults {
             storm.pause();
             storm.happens(fault);
@@ -309,6 +309,8 @@ fn round(seed: u64, faults: usize) {
         workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<Export>>()
     });
     hosts[0].connect().write(0, &content(SHARED));
+    // A device that was cut off may be given up when it can be reached again, and miss that write.
+    storm.until_whole();
     judge(array.into_inner().unwrap(), hosts);
 }
 
