@@ -193,16 +193,14 @@ impl Caretaker {
                 self.unsettled.insert(device);
             }
         }
-        let again: Vec<Life> = self
-            .reported_again
-            .iter()
-            .filter(|(_, from)| **from <= at)
-            .map(|(life, _)| *life)
-            .collect();
-        for life in again {
-            self.reported_again.remove(&life);
-            self.under_way.remove(&Repair::Fence(life));
-        }
+        let under_way = &mut self.under_way;
+        self.reported_again.retain(|life, from| {
+            let waits = at < *from;
+            if !waits {
+                under_way.remove(&Repair::Fence(*life));
+            }
+            waits
+        });
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
         due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
         for (device, condition) in self.state.conditions() {

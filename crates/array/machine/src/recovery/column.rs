@@ -539,7 +539,7 @@ impl Column<'_> {
 
     /// Returns true if parity does not name a block that is lost. It was lost while its medium did not return parity, which still has its
     /// former content (docs/design/array.md 3.5). So parity yields nothing.
-    pub(crate) fn has_missed_a_loss(&self, units: &[Seen]) -> bool {
+    fn has_missed_a_loss(&self, units: &[Seen]) -> bool {
         let Some(parity) = units[self.parity()].header().filter(|header| !header.lost) else {
             return false;
         };

@@ -134,9 +134,9 @@ fn read_one(world: &mut World, block: u64) -> bytes::Bytes {
     }
 }
 
-/// A write of two units of the first stripe that has come to the second one and to nobody else whose messages are held back. Another host
-/// reads that, and comes over it. Returns the newer content.
-fn part_that_others_come_over(world: &mut World, held_back: &[DeviceId]) -> bytes::Bytes {
+/// Of a write of two units of the first stripe, the second one is there, and another host has read it. Some devices do not get their
+/// parts.
+fn part_that_others_have_read(world: &mut World, held_back: &[DeviceId]) {
     let work = world.write(Span { start: 0, count: 8 });
     assert_eq!(run(world, 0, work), Ok(HostAnswer::Done));
     let data = world.layout.place(6).device;
@@ -159,11 +159,10 @@ fn part_that_others_come_over(world: &mut World, held_back: &[DeviceId]) -> byte
         world.step();
     }
     assert_eq!(read_one(world, 6), first);
-    first
 }
 
-/// What the blocks of the second unit have in the end: the newer write, or what came over it.
-fn second_unit(world: &mut World, newer: &bytes::Bytes, case: &str) {
+/// In the end, the second unit has what came over the write.
+fn second_unit_has(world: &mut World, newer: &bytes::Bytes, case: &str) {
     world.disks.iter_mut().for_each(|disk| disk.bad.clear());
     let found = read(world, 2, 6);
     assert_eq!(found, Ok(HostAnswer::Read { data: newer.clone() }), "{case}");
@@ -177,7 +176,7 @@ fn a_write_whose_parity_cannot_be_read_does_not_come_over_newer_ones() {
         let case = format!("seed {seed}");
         let mut world = World::new(raid5(), Scheme::TimestampOrdering, 3, seed);
         let (leaves, parity) = (world.layout.place(4).device, world.layout.parity(0));
-        part_that_others_come_over(&mut world, &[leaves]);
+        part_that_others_have_read(&mut world, &[leaves]);
         world.dead.insert(leaves);
         world.submit(2, Work::Change { change: Change::Fail(leaves, 0) });
         while world.done.iter().all(|done| done.host != 2) {
@@ -196,7 +195,7 @@ fn a_write_whose_parity_cannot_be_read_does_not_come_over_newer_ones() {
         }
         world.announce_state(0, &state);
         world.run();
-        second_unit(&mut world, &newer, &case);
+        second_unit_has(&mut world, &newer, &case);
     }
 }
 
@@ -209,7 +208,7 @@ fn a_write_that_no_repair_completes_does_not_come_over_newer_ones() {
         let mut world = World::new(raid5(), Scheme::TimestampOrdering, 3, seed);
         world.gossip = true;
         let restart = [world.layout.place(4).device, world.layout.parity(0)];
-        part_that_others_come_over(&mut world, &restart);
+        part_that_others_have_read(&mut world, &restart);
         for device in restart {
             world.disks[usize::from(device.0)].bad.insert(0, Bad::UntilWritten);
             world.restart_device(device);
@@ -221,6 +220,6 @@ fn a_write_that_no_repair_completes_does_not_come_over_newer_ones() {
         world.run();
         let written = world.done.iter().rfind(|done| done.host == 1).unwrap();
         assert_eq!(written.result, Ok(HostAnswer::Done), "{case}");
-        second_unit(&mut world, &newer, &case);
+        second_unit_has(&mut world, &newer, &case);
     }
 }
