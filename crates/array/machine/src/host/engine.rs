@@ -78,8 +78,8 @@ pub(super) struct Task {
     pub superseded: Vec<u64>,
     /// Repairs that it needed before it could go on.
     pub repairs: u32,
-    /// Stripes that such a repair has left as they were, because nobody knows which block is right.
-    pub undecided: BTreeSet<u64>,
+    /// Stripes in which such a repair has left a block that is bad: nobody knows which one is right, or its medium does not return it.
+    pub left_bad: BTreeSet<u64>,
     /// Why it fails, while the stripes that it has written in part are repaired.
     pub failed: Option<OpError>,
     /// Stripes to look at, as long as its last try may be there as a whole. Then it is done.
@@ -311,7 +311,7 @@ impl Task {
             parity_unfit: BTreeSet::new(),
             superseded: Vec::new(),
             repairs: 0,
-            undecided: BTreeSet::new(),
+            left_bad: BTreeSet::new(),
             failed: None,
             looks: None,
             unheld: Vec::new(),
@@ -589,7 +589,7 @@ impl ArrayHost {
             Unfit::Fail(error) => self.fail(now, seq, error),
             Unfit::Repair { stripe, block } => {
                 let task = self.tries.get(&seq).and_then(|this| this.task.as_ref());
-                if task.is_some_and(|task| task.undecided.contains(&stripe)) {
+                if task.is_some_and(|task| task.left_bad.contains(&stripe)) {
                     return self.fail(now, seq, OpError::Medium { block });
                 }
                 self.repair_needed(now, seq, stripe);

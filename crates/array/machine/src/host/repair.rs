@@ -88,6 +88,8 @@ pub(super) struct Found {
     pub lost: u32,
     /// Columns of which nobody knows which block is right.
     pub undecided: u32,
+    /// A medium does not return a block.
+    pub unreadable: bool,
     /// The first wanted write that is not there, by unit and column.
     pub missing: Option<(u16, u32)>,
     /// Blocks that this repair has marked as lost.
@@ -345,7 +347,8 @@ impl Pass {
         }
         let Reading { mut stripe, durable_to, useless, .. } = reading;
         let useless = [self.unheld.clone(), useless].concat();
-        self.found = Found { missing: self.missing(&stripe), ..Found::default() };
+        let unreadable = stripe.iter().any(|(_, units)| units.contains(&Seen::Unreadable));
+        self.found = Found { missing: self.missing(&stripe), unreadable, ..Found::default() };
         let absent = stripe
             .first()
             .map_or(0, |(_, units)| units.iter().filter(|seen| **seen == Seen::Absent).count());

@@ -573,6 +573,7 @@ impl ArrayHost {
             job.found.mismatches = pass.found.mismatches;
         }
         (job.found.lost, job.found.undecided) = (pass.found.lost, pass.found.undecided);
+        job.found.unreadable = pass.found.unreadable;
         job.found.missing = pass.found.missing;
         job.found.outlook = pass.found.outlook;
         job.found.marked = pass.found.marked;
@@ -893,10 +894,9 @@ impl ArrayHost {
                 self.output.push_back(HostOutput::Done { ticket, op: job.op, result });
             }
             (Then::Resume(mut task), Ok(answer)) => {
-                if let (HostAnswer::Undecided { .. }, Work::Scrub { stripe, .. }) =
-                    (answer, &job.work)
-                {
-                    task.undecided.insert(*stripe);
+                let stays = job.found.unreadable || matches!(answer, HostAnswer::Undecided { .. });
+                if let (true, Work::Scrub { stripe, .. }) = (stays, &job.work) {
+                    task.left_bad.insert(*stripe);
                 }
                 if let (true, Work::Scrub { stripe, .. }) = (task.looks.is_some(), &job.work)
                     && let Some(error) = self.is_in_part(&task, *stripe, &job.found)

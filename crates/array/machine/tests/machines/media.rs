@@ -281,6 +281,40 @@ fn a_bad_block_without_redundancy_is_an_error_in_bounded_time() {
     }
 }
 
+/// Parity names the block as lost, so that a repair has nothing to do there. An operation that meets it is an error soon all the same.
+#[test]
+fn a_lost_block_that_cannot_be_read_is_an_error_in_bounded_time() {
+    let with_parity = |layout: &Layout| layout.redundancy != Redundancy::Mirror;
+    for (scheme, layout) in SCHEMES.into_iter().flat_map(|s| layouts().map(|l| (s, l))) {
+        if !with_parity(&layout) {
+            continue;
+        }
+        let case = format!("{scheme} {:?}", layout.redundancy);
+        let mut world = World::new(layout, scheme, 2, 8);
+        let place = layout.place(2);
+        let disk = usize::from(place.device.0);
+        world.disks[disk].blocks[place.block as usize].header.lost = true;
+        let scrubbed = run(&mut world, Work::Scrub { stripe: place.stripe, repair: true });
+        assert_eq!(scrubbed, Ok(HostAnswer::Scrubbed { mismatches: 0, lost: 1 }), "{case}");
+        for gone in layout.beside(place.device).take(layout.parities().into()) {
+            world.dead.insert(gone);
+            let change = Change::Fail(gone, 0);
+            assert_eq!(run(&mut world, Work::Change { change }), Ok(HostAnswer::Done));
+        }
+        world.disks[disk].bad.insert(place.block, Bad::Unreadable);
+        for _ in 0..2 {
+            assert_eq!(read(&mut world, 2, 1), Err(OpError::Medium { block: 2 }), "{case}");
+        }
+        let patch = world.patch(2 * u64::from(layout.block_size) + 1, 4);
+        assert_eq!(run(&mut world, patch), Err(OpError::Medium { block: 2 }), "{case}");
+        assert!(world.broken.is_empty(), "{case}");
+        world.disks[disk].bad.clear();
+        assert_eq!(read(&mut world, 2, 1), Err(OpError::Lost { block: 2 }), "{case}");
+        write(&mut world, 2, 1);
+        assert!(read(&mut world, 0, layout.blocks()).is_ok(), "{case}");
+    }
+}
+
 /// An older write comes behind a newer one that the medium has not taken, before and after the medium says so. Nobody has written the
 /// older one, so that it is an error.
 #[test]
