@@ -94,6 +94,28 @@ impl Column<'_> {
             .any(|parity| units[parity].header().is_some_and(|header| header.lost_data.has(unit)))
     }
 
+    /// As `lost`, with the blocks without a record that all parities name. Suspicious ones are believed if everything fits what they
+    /// say. For a solution that is made of them would have zeros in the place of such a block.
+    fn lost_if_it_fits(&self, units: &[Seen], lost: Units) -> Units {
+        let speaks = |header: &&Header| !header.lost;
+        let parities = self.parities().filter_map(|unit| units[unit].header()).filter(speaks);
+        let parities: Vec<&Header> = parities.collect();
+        let is_silent = |unit: usize| match units[unit].header() {
+            Some(header) => header.stamp == Stamp::default(),
+            None => true,
+        };
+        let is_named = |unit: usize| parities.iter().all(|parity| parity.lost_data.has(unit));
+        if parities.is_empty() {
+            return lost;
+        }
+        let data = 0..self.parities().start;
+        let named = data.filter(|unit| lost.has(*unit) || is_silent(*unit) && is_named(*unit));
+        let named: Units = named.collect();
+        let holes = self.holes(units, named);
+        let fits = || self.solve(units, holes, named, Units::default()).is_some();
+        if named != lost && fits() { named } else { lost }
+    }
+
     /// The blocks that are not known, whatever records say.
     fn holes(&self, units: &[Seen], lost: Units) -> Units {
         let is_hole = |unit: &usize| match &units[*unit] {
@@ -163,7 +185,7 @@ impl Column<'_> {
         told: &dyn Fn() -> Vec<(Stamp, Units)>,
     ) -> Finding {
         let suspicious: Units = accused.units().chain(doubtful.iter().copied()).collect();
-        let lost = self.lost_of_double(units, suspicious);
+        let lost = self.lost_if_it_fits(units, self.lost_of_double(units, suspicious));
         let holes = self.holes(units, lost);
         let absent = units.iter().filter(|seen| **seen == Seen::Absent).count();
         // The array could not go on without the device of such a block, which may not be written either (docs/design/array.md 3.7).

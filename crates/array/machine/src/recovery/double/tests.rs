@@ -290,3 +290,36 @@ fn parities_beside_a_missing_block_that_nothing_yields_are_good_after_its_rebuil
         }
     }
 }
+
+/// All devices may have lost what they had cached, so that no parity is above suspicion. They fit each other all the same: the block
+/// that they name as lost stays lost while its device is missing.
+#[test]
+fn doubtful_parities_still_name_a_missing_lost_block() {
+    let (layout, missing) = (layout(), 1);
+    let column = Column::at(&layout, STRIPE, 0);
+    let is_lost = |unit: usize| unit <= missing;
+    let blocks = whole(|unit| if is_lost(unit) { vec![0; 4].into() } else { old(unit) });
+    let names: Units = (0..=missing).collect();
+    for rule in [Rule::Leave, Rule::CutShort, Rule::FitParity] {
+        let block = |(unit, data): (usize, &Bytes)| {
+            let lost_data = if unit < DATA { Units::default() } else { names };
+            let record = Header::of_repair(stamp(10 + unit as u64), stamp(9));
+            let header = Header { lost: is_lost(unit), lost_data, ..record };
+            Seen::There { header, data: data.clone() }
+        };
+        let mut units: Vec<Seen> = blocks.iter().enumerate().map(block).collect();
+        units[missing] = Seen::Absent;
+        let doubts: Vec<usize> = (0..UNITS).filter(|unit| *unit != missing).collect();
+        for pass in 0.. {
+            assert!(pass < 14, "no end: {units:?}");
+            let columns = [(column, units.clone())];
+            let finding = examine(&columns, std::slice::from_ref(&doubts), &[], rule).remove(0);
+            assert!(!finding.undecided, "{rule:?}");
+            finding.mends.iter().for_each(|mend| write(&mut units, mend, 20 + pass));
+            if finding.mends.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(contents(&units), [None, None, Some(old(2))], "{rule:?}");
+    }
+}
