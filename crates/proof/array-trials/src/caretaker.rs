@@ -14,8 +14,8 @@ use lockify_sim::Nanos;
 /// A repair that is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Repair {
-    /// Fence a life.
-    Fence(Life),
+    /// Fence a life, which was reported again so many times while it was being fenced.
+    Fence(Life, u32),
     /// Take out a device that was last let in for this term.
     Fail(DeviceId, u64),
     /// Let in a device that was away.
@@ -42,7 +42,7 @@ impl Repair {
     /// The piece of work, in an array with groups of this size.
     pub fn work(self, group_size: u16) -> Work {
         match self {
-            Repair::Fence(life) => Work::Fence { life },
+            Repair::Fence(life, _) => Work::Fence { life },
             Repair::Fail(device, term) => Work::Change { change: Change::Fail(device, term) },
             Repair::LetIn(device, term) => Work::Change { change: Change::LetIn(device, term) },
             Repair::Begin(device) => Work::Change { change: Change::Rebuild(device) },
@@ -81,6 +81,8 @@ pub struct Caretaker {
     /// Those of them that were reported again while they were being fenced, and from when on they are fenced once more. A device that
     /// has started meanwhile may not have heard of it, and the first fence may wait for what that device has.
     reported_again: BTreeMap<Life, Nanos>,
+    /// How often that was. Only the last fence of a life counts: an earlier one does not know what a device had left when it started.
+    fenced_again: BTreeMap<Life, u32>,
     /// Devices that do not answer, since when.
     down: BTreeMap<DeviceId, Nanos>,
     /// The next stripe of devices that are being rebuilt, by device and its absences.
@@ -111,6 +113,7 @@ impl Caretaker {
             state,
             dead: BTreeMap::new(),
             reported_again: BTreeMap::new(),
+            fenced_again: BTreeMap::new(),
             down: BTreeMap::new(),
             next: BTreeMap::new(),
             unsure: BTreeSet::new(),
@@ -148,9 +151,13 @@ impl Caretaker {
     pub fn host_died(&mut self, at: Nanos, life: Life) {
         let from = at + self.detection;
         self.dead.entry(life).or_insert(from);
-        if self.under_way.contains(&Repair::Fence(life)) {
+        if self.under_way.contains(&self.fence(life)) {
             self.reported_again.entry(life).or_insert(from);
         }
+    }
+
+    fn fence(&self, life: Life) -> Repair {
+        Repair::Fence(life, self.fenced_again.get(&life).copied().unwrap_or_default())
     }
 
     /// A device has stopped.
@@ -193,16 +200,16 @@ impl Caretaker {
                 self.unsettled.insert(device);
             }
         }
-        let under_way = &mut self.under_way;
+        let times = &mut self.fenced_again;
         self.reported_again.retain(|life, from| {
             let waits = at < *from;
             if !waits {
-                under_way.remove(&Repair::Fence(*life));
+                *times.entry(*life).or_default() += 1;
             }
             waits
         });
         let fences = self.dead.iter().filter(|(_, from)| **from <= at);
-        due.extend(fences.map(|(life, _)| Repair::Fence(*life)));
+        due.extend(fences.map(|(life, _)| self.fence(*life)));
         for (device, condition) in self.state.conditions() {
             let since = self.down.get(&device);
             due.extend(match condition {
@@ -266,8 +273,13 @@ impl Caretaker {
         result: Option<&Result<HostAnswer, OpError>>,
     ) {
         self.under_way.remove(&repair);
+        if let Repair::Fence(life, _) = repair
+            && repair != self.fence(life)
+        {
+            return;
+        }
         let Some(Ok(_)) = result else {
-            if let Repair::Fence(life) = repair {
+            if let Repair::Fence(life, _) = repair {
                 self.reported_again.remove(&life);
             }
             if let Some(Err(error)) = result {
@@ -291,7 +303,7 @@ impl Caretaker {
         ));
         self.again.remove(&repair);
         match repair {
-            Repair::Fence(life) => match self.reported_again.remove(&life) {
+            Repair::Fence(life, _) => match self.reported_again.remove(&life) {
                 Some(from) => drop(self.dead.insert(life, from)),
                 None => drop(self.dead.remove(&life)),
             },
@@ -317,9 +329,10 @@ impl Caretaker {
     /// The remaining repairs, for people.
     pub fn rest(&self) -> String {
         format!(
-            "to fence: {:?}; devices down: {:?}; state: {:?}; under way: {:?}; last trouble: {}",
+            "to fence: {:?}; devices down: {:?}; unsettled: {:?}; state: {:?}; under way: {:?}; last trouble: {}",
             self.dead.keys().collect::<Vec<_>>(),
             self.down.keys().collect::<Vec<_>>(),
+            self.unsettled,
             self.state.devices,
             self.under_way,
             self.trouble.as_deref().unwrap_or("none")
