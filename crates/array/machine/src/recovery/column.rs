@@ -464,14 +464,18 @@ impl Column<'_> {
         vec![0; self.layout.block_size as usize].into()
     }
 
-    /// The data units whose blocks are lost, as they say themselves. Parity speaks for those that are not there, and for those
+    /// The data units whose blocks are lost, as they say themselves. `is_named` speaks for those that are not there, and for those
     /// without any record.
-    fn lost_data(&self, units: &[Seen]) -> Units {
+    pub(super) fn lost_by(&self, units: &[Seen], is_named: impl Fn(usize) -> bool) -> Units {
         let is_lost = |unit: &usize| match units[*unit].header() {
             Some(header) if header.stamp > Stamp::default() => header.lost,
-            _ => units[*unit].lost() || self.is_marked(units, *unit),
+            _ => units[*unit].lost() || is_named(*unit),
         };
         (0..self.parity()).filter(is_lost).collect()
+    }
+
+    fn lost_data(&self, units: &[Seen]) -> Units {
+        self.lost_by(units, |unit| self.is_marked(units, unit))
     }
 
     /// Returns true if a parity says that a data unit's block is lost.

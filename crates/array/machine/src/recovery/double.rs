@@ -77,14 +77,9 @@ impl Column<'_> {
         usize::from(self.layout.data)..usize::from(self.layout.group_size())
     }
 
-    /// The data units whose blocks are lost. Those that are there say it themselves. For the others, and those without any record,
-    /// the parities speak that are not suspicious.
+    /// The data units whose blocks are lost. The parities speak that are not suspicious.
     fn lost_of_double(&self, units: &[Seen], suspicious: Units) -> Units {
-        let is_lost = |unit: &usize| match units[*unit].header() {
-            Some(header) if header.stamp > Stamp::default() => header.lost,
-            _ => units[*unit].lost() || self.is_named(units, suspicious, *unit),
-        };
-        (0..self.parities().start).filter(is_lost).collect()
+        self.lost_by(units, |unit| self.is_named(units, suspicious, unit))
     }
 
     /// Returns true if a parity that is not suspicious says that a data unit's block is lost.
@@ -94,25 +89,17 @@ impl Column<'_> {
             .any(|parity| units[parity].header().is_some_and(|header| header.lost_data.has(unit)))
     }
 
-    /// As `lost`, with the blocks without a record that all parities name. Suspicious ones are believed if everything fits what they
-    /// say. For a solution that is made of them would have zeros in the place of such a block.
+    /// As `lost`, with what all parities name. Suspicious ones are believed if everything fits what they say. For a solution that is
+    /// made of them would have zeros in the place of such a block.
     fn lost_if_it_fits(&self, units: &[Seen], lost: Units) -> Units {
-        let speaks = |header: &&Header| !header.lost;
-        let parities = self.parities().filter_map(|unit| units[unit].header()).filter(speaks);
-        let parities: Vec<&Header> = parities.collect();
-        let is_silent = |unit: usize| match units[unit].header() {
-            Some(header) => header.stamp == Stamp::default(),
-            None => true,
+        let parities = self.parities().filter_map(|unit| units[unit].header());
+        let parities: Vec<&Header> = parities.filter(|header| !header.lost).collect();
+        let all_name = |unit: usize| {
+            !parities.is_empty() && parities.iter().all(|parity| parity.lost_data.has(unit))
         };
-        let is_named = |unit: usize| parities.iter().all(|parity| parity.lost_data.has(unit));
-        if parities.is_empty() {
-            return lost;
-        }
-        let data = 0..self.parities().start;
-        let named = data.filter(|unit| lost.has(*unit) || is_silent(*unit) && is_named(*unit));
-        let named: Units = named.collect();
-        let holes = self.holes(units, named);
-        let fits = || self.solve(units, holes, named, Units::default()).is_some();
+        let named = self.lost_by(units, |unit| lost.has(unit) || all_name(unit));
+        let fits =
+            || self.solve(units, self.holes(units, named), named, Units::default()).is_some();
         if named != lost && fits() { named } else { lost }
     }
 
