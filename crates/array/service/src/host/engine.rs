@@ -152,10 +152,12 @@ impl HostEngine {
     fn handle_net_event(&mut self, event: Event) {
         match event {
             Event::Up { whom, welcome, .. } => {
-                self.connection(whom, None, false);
+                let mut down = None;
                 if let Whom::Device(device) = whom {
                     self.broken.remove(&device);
+                    down = Some("it has not told the array's state yet".into());
                 }
+                self.connection(whom, down, false);
                 if let Some((_, true)) = self.down.remove(&whom) {
                     (self.log)(&format!("{whom} is back"));
                 }
@@ -177,10 +179,14 @@ impl HostEngine {
             Event::Answered { whom: Whom::Device(from), frame: Frame::Reply(reply) } => {
                 self.handle(HostInput::Reply { from: Peer::Device(from), reply });
             }
-            Event::Answered { whom: Whom::Device(_), frame: Frame::State(state) }
-                if state.epoch <= self.host.state().epoch || state.fits(self.host.state()) =>
+            Event::Answered { whom, frame: Frame::State(state) }
+                if matches!(whom, Whom::Device(_))
+                    && (state.epoch <= self.host.state().epoch
+                        || state.fits(self.host.state())) =>
             {
                 self.handle(HostInput::State(state));
+                // Not before: who opens the array is told its length as devices know it, and not as the file had it.
+                self.connection(whom, None, false);
             }
             Event::Answered { whom: Whom::Server(from), frame: Frame::Answer(reply) } => {
                 self.handle(HostInput::Server { from, reply });

@@ -295,9 +295,14 @@ fn a_group_comes_while_hosts_write() {
         let all: Vec<u16> = (0..farm.servers.len() as u16).collect();
         all.iter().for_each(|id| farm.stop(*id));
         all.iter().for_each(|id| farm.start(*id, false));
-        // A host with the former file.
-        let host = Array::open(&former_file, &farm.site.joining(None)).unwrap();
-        assert_eq!(host.blocks(), blocks, "{scheme}");
+        // Hosts with the former file. None sees the array as it was, not even for a moment.
+        let open = || Array::open(&former_file, &farm.site.joining(None)).unwrap();
+        for _ in 0..20 {
+            let host = open();
+            assert_eq!(host.blocks(), blocks, "{scheme}");
+            host.leave(PATIENCE);
+        }
+        let host = open();
         assert_eq!(host.read(over).unwrap(), data(20, 8), "{scheme}");
         host.write(over, data(20, 9)).unwrap();
         assert_eq!(host.read(over).unwrap(), data(20, 9), "{scheme}");
