@@ -107,15 +107,26 @@ impl<'a> View<'a> {
     }
 
     /// The devices that the write's record says it has skipped. Beside a missing unit that it does not cover, that is one if a write
-    /// before has skipped it. So parity's record tells if the missing block was written without its device (docs/design/array.md 3.11).
+    /// before has skipped it.
     fn skipped(&self) -> Skipped {
-        let Some(Missed { device, .. }) = self.beside() else { return self.part.skipped };
-        let headers = self.content(Unit::Parity).map_or(&[][..], |(_, content)| &content.headers);
-        let parity = self.layout.parity(self.part.stripe);
-        match headers.iter().all(|header| header.has_everything(parity, device)) {
-            true => Skipped::default(),
-            false => Skipped::only(device),
+        match self.beside() {
+            None => self.part.skipped,
+            Some(_) => self.passed_by().map_or_else(Skipped::default, Skipped::only),
         }
+    }
+
+    /// The missing unit's device, if a write before has skipped it in a column in which this one leaves the unit as it is. Parity's record
+    /// has to tell that from one write to the next (docs/design/array.md 3.11). It is of all columns, so one of them counts for all.
+    fn passed_by(&self) -> Option<DeviceId> {
+        let Missed { unit, device, .. } = self.part.missing?;
+        let parity = self.layout.parity(self.part.stripe);
+        let covered = self.part.covered.iter().find(|(covered, _)| *covered == unit);
+        let has_everything = |column| {
+            let block = self.block(Unit::Parity, column);
+            covered.is_some_and(|(_, columns)| columns.contains(&column))
+                || block.is_some_and(|(header, _)| header.has_everything(parity, device))
+        };
+        (!self.part.hull.clone().all(has_everything)).then_some(device)
     }
 
     /// The device for whose block marked parity vouches. The new parity does so too, as the block is not written.
@@ -532,8 +543,8 @@ pub(super) fn writes(
                     parity_without(&view, access.unit, &new)
                 }
                 Unit::Parity | Unit::SecondParity => {
-                    header.skipped =
-                        view.vouched(access.unit).map_or(header.skipped, Skipped::only);
+                    let device = view.vouched(access.unit).or_else(|| view.passed_by());
+                    header.skipped = device.map_or(header.skipped, Skipped::only);
                     (parity(&view, access.unit, &new).into(), marks_of_parity(&view, access.unit))
                 }
             };
