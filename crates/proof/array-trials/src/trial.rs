@@ -699,6 +699,15 @@ impl<'a> Trial<'a> {
         self.repairs() && self.scenario.faults != Faults::Nodes || self.scenario.flushes.is_some()
     }
 
+    /// Returns true if a device is good, serves, and knows what hosts have written. It has to know that it is good: one that still takes
+    /// itself for being rebuilt does not count its suspect stripes yet.
+    fn is_whole(&self, device: DeviceId) -> bool {
+        let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
+        let knows = |machine: &lockify_array::Device| machine.state().is_good(device);
+        let serves = machine.filter(|machine| machine.is_let_in() && !machine.is_unsettled());
+        self.caretaker.state().is_good(device) && serves.is_some_and(knows)
+    }
+
     /// The next node ends when the one before is whole again: a host other than the first, and a device. Each medium has a number
     /// before that.
     fn end_a_node(&mut self, at: Nanos) {
@@ -710,12 +719,7 @@ impl<'a> Trial<'a> {
         if let Some(device) = unnumbered {
             return self.change_key(device);
         }
-        let is_whole = |(device, condition)| {
-            let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
-            let serves = machine.is_some_and(|device| device.is_let_in() && !device.is_unsettled());
-            condition == Condition::Good && serves
-        };
-        if !state.conditions().all(is_whole) || !self.caretaker.is_idle() {
+        if !state.ids().all(|device| self.is_whole(device)) || !self.caretaker.is_idle() {
             return;
         }
         let hosts: Vec<NodeId> = self.places.all_hosts().skip(1).collect();
@@ -960,13 +964,8 @@ impl<'a> Trial<'a> {
     fn put_back(&mut self, at: Nanos) {
         self.copied_when_it_asks = None;
         let Some(copy) = self.old_copy.take().filter(|copy| copy.older) else { return };
-        let whole = |device| {
-            let machine = self.sim.running(self.places.device(device)).and_then(Node::device);
-            self.caretaker.state().is_good(device)
-                && machine.is_some_and(|device| device.is_let_in() && !device.is_unsettled())
-        };
         let mut group = self.scenario.layout.beside(copy.device).chain([copy.device]);
-        if !group.all(whole) || self.caretaker.gives_up() {
+        if !group.all(|device| self.is_whole(device)) || self.caretaker.gives_up() {
             return;
         }
         let node = self.places.device(copy.device);

@@ -272,14 +272,26 @@ pub struct ArrayHost {
 /// Gives timestamps: unique, growing, and never behind what devices have seen (docs/design/array.md 2.4).
 struct Clock {
     last: Time,
-    /// By how much this host's clock is more ahead of a device's than it may be.
-    fast: Time,
+    /// By how much this host's clock is behind others', as answers have shown; less than zero if it is ahead. Nobody knows which clock
+    /// is right. But a host whose timestamps are older than all others' would never have a turn.
+    behind: i64,
+    /// When the last timestamp was given.
+    at: Time,
     host: u32,
 }
 
+/// A host goes back to its own clock by a part of the time that passes. Otherwise one fast clock would bring all hosts to the newest
+/// timestamps that devices take, for ever.
+const CLOCK_RETURNS: Time = 64;
+
 impl Clock {
     fn stamp(&mut self, now: Time) -> Stamp {
-        self.last = now.saturating_sub(self.fast).max(self.last.saturating_add(1));
+        let passed = now.saturating_sub(std::mem::replace(&mut self.at, now));
+        if self.behind > 0 {
+            let back = (passed / CLOCK_RETURNS).min(self.behind.unsigned_abs());
+            self.behind -= back.cast_signed();
+        }
+        self.last = now.saturating_add_signed(self.behind).max(self.last.saturating_add(1));
         Stamp { time: self.last, host: self.host }
     }
 
@@ -292,10 +304,21 @@ impl Clock {
         self.last = self.last.max(seen);
     }
 
+    /// A device has seen a newer timestamp than one of this host. So others' clocks are ahead, and stay so.
+    fn catch_up(&mut self, now: Time, seen: Time) {
+        self.learn(seen);
+        self.behind = self.behind.max(signed(seen, now));
+    }
+
     /// A device takes nothing newer than `limit` yet. To wait alone would not help: this clock goes on as that one does.
     fn slow_down(&mut self, now: Time, limit: Time) {
-        self.fast = self.fast.max(now.saturating_sub(limit));
+        self.behind = self.behind.min(signed(limit, now));
     }
+}
+
+/// How much later one time is than another.
+fn signed(time: Time, than: Time) -> i64 {
+    time.wrapping_sub(than).cast_signed()
 }
 
 impl ArrayHost {
@@ -308,7 +331,7 @@ impl ArrayHost {
             locks: ServerLocks::of(&config),
             patience: Patience::new(config.first_patience, config.patience.clone()),
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
-            clock: Clock { last: 0, fast: 0, host: config.life.host.0 },
+            clock: Clock { last: 0, behind: 0, at: 0, host: config.life.host.0 },
             next_seq: 1,
             tries: BTreeMap::new(),
             repair_jobs: BTreeMap::new(),

@@ -99,7 +99,7 @@ impl ArrayHost {
                 task.rejections += 1;
                 let rejections = task.rejections;
                 self.counts.rejected += 1;
-                self.clock.learn(seen);
+                self.clock.catch_up(now, seen);
                 let delay = match rejections.checked_sub(REJECTIONS_AT_ONCE) {
                     Some(further) => self.backoff(further),
                     None => 0,

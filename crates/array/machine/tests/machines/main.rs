@@ -1,6 +1,7 @@
 //! Hosts and devices together, in memory.
 
 mod caches;
+mod clocks;
 mod degraded;
 mod double;
 mod edges;
