@@ -626,8 +626,12 @@ class _Clock:
 
 
 def switch_claim(claim: str) -> str:
-    """The switch appears with the lockspace; a stock kernel has none and always is off."""
+    """The switch appears with the lockspace; a stock kernel has none and always is off. "Off" stands for the
+    stock kernel, so OCFS2 then keeps no directory either."""
+    hold_ms = 0 if claim == "off" else 20
     return f"""
+hold=/sys/module/ocfs2/parameters/hold_ms
+[ ! -e $hold ] || echo {hold_ms} >$hold || exit 1
 found=
 for switch in /sys/kernel/dlm/*/claim; do
     [ -e "$switch" ] || continue
