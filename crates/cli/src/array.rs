@@ -103,7 +103,7 @@ impl Which {
 
     /// Opens the array for a short time.
     fn open(&self, file: &ArrayFile) -> Result<Array, Failure> {
-        open_within(file, self.secure.identity()?, PATIENCE)
+        open_within(file, self.secure.identity()?, patience(file))
     }
 }
 
@@ -124,8 +124,11 @@ pub(crate) fn open_within(
     Array::open(file, &joining).or_fail(Code::Failed)
 }
 
-/// How long devices may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long devices may take to become ready. One that was started in the place of another is there after some leases: first the others
+/// have to agree that the former is gone.
+fn patience(file: &ArrayFile) -> Duration {
+    Duration::from_secs(15).max(8 * Duration::from_millis(file.timing.lease_ms))
+}
 
 /// How long a host may take to end.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);

@@ -361,14 +361,14 @@ pub fn bring_in(
     pace: &Pace,
     patience: Duration,
 ) -> Result<(), String> {
-    let end = Instant::now() + patience;
+    let mut end = Instant::now() + patience;
     let mut begun = false;
     loop {
         let answers = ask(file, identity.clone(), ANSWER).map_err(|e| e.to_string())?;
         match admit(array, file, &answers, device).map_err(|e| e.to_string())? {
             Admission::Good => return Ok(()),
             Admission::Ready => break,
-            Admission::Begun => begun = true,
+            Admission::Begun => (begun, end) = (true, Instant::now() + patience),
             Admission::Absent(why) | Admission::Alone(why) if Instant::now() > end => {
                 return Err(format!("device {}: {why}", device.0));
             }

@@ -13,7 +13,7 @@ use lockify_volume::store::{Examined, examine, examine_blocks};
 use lockify_volume::upkeep::stripes_of;
 
 use super::upkeep::{Pacing, rebuild_device};
-use super::{FAREWELL, PATIENCE, Which};
+use super::{FAREWELL, Which, patience};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::print;
 use crate::progress::bar;
@@ -116,7 +116,7 @@ fn device_of(args: &Args, file: &ArrayFile, examined: &Examined) -> Result<Devic
 
 /// Waits until the device serves, and finds the lost one.
 fn look(args: &Args, file: &ArrayFile, device: DeviceId) -> Result<Two, Failure> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience(file);
     loop {
         let identity = args.which.secure.identity()?;
         let answers = ask(file, identity, Duration::from_secs(3)).or_fail(Code::Failed)?;

@@ -132,8 +132,9 @@ impl Growing<'_> {
         let identity = self.args.which.secure.identity()?;
         let pace = pace(JOBS, None, &self.file.layout, stop()?);
         for device in &devices {
+            let patience = PATIENCE.max(super::patience(self.file));
             let brought =
-                upkeep::bring_in(self.array, self.file, &identity, *device, &pace, PATIENCE);
+                upkeep::bring_in(self.array, self.file, &identity, *device, &pace, patience);
             brought.map_err(|why| {
                 let what = format!("{why}; then call this command again, which goes on");
                 Failure::new(Code::Failed, what)

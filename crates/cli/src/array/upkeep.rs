@@ -12,7 +12,7 @@ use lockify_volume::upkeep::{self, Admission, Pace, stripes_of};
 use lockify_volume::{ArrayFile, Report};
 
 use super::create::parse_size;
-use super::{FAREWELL, PATIENCE, Which, say, stop};
+use super::{FAREWELL, Which, patience, say, stop};
 use crate::exit::{Code, Ended, Failure, OrFail as _};
 use crate::output::{print, print_json};
 use crate::progress::bar;
@@ -226,7 +226,7 @@ pub fn rebuild(args: &RebuildArgs) -> Ended {
 
 /// Waits until the others have let a device in that was just started. A rebuild that begins earlier takes it for gone again.
 fn await_served(args: &RebuildArgs, file: &ArrayFile, device: DeviceId) -> Result<(), Failure> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience(file);
     loop {
         let answers = ask(file, args.which.secure.identity()?, Duration::from_secs(3))
             .or_fail(Code::Failed)?;
@@ -254,7 +254,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
     let file = args.which.file()?;
     let array = args.which.open(&file)?;
     let device = existing(args, &array)?;
-    let end = Instant::now() + PATIENCE;
+    let mut end = Instant::now() + patience(&file);
     let mut begun = false;
     loop {
         let identity = args.which.secure.identity()?;
@@ -262,7 +262,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
         let mut waits = None;
         match upkeep::admit(&array, &file, &answers, device).or_fail(Code::Failed)? {
             Admission::Ready => break,
-            Admission::Begun => begun = true,
+            Admission::Begun => (begun, end) = (true, Instant::now() + patience(&file)),
             Admission::Absent(why) => {
                 let what = format!(
                     "device {0} is not there ({why}): start the new one with `lockify array device FILE --create --id {0}`",

@@ -67,6 +67,17 @@ fn beside_a_torn_one(array: &mut Array) {
     array.start(1, "disk1-new", &["--create"]);
 }
 
+/// The others agree on a new process after some leases, whatever their length is.
+#[test]
+fn a_device_is_replaced_with_a_long_lease() {
+    let mut array = Array::create(3, &["--lease", "8s"]);
+    array.start_all();
+    array.devices[0].take().unwrap().kill();
+    array.start(0, "disk0-new", &["--create"]);
+    let replaced = array.lockify("replace", &["--id", "0"]);
+    assert_eq!(code(&replaced), 0, "{}{}", stdout(&replaced), stderr(&replaced));
+}
+
 #[test]
 fn a_rebuild_that_loses_blocks_says_which_and_ends_with_1() {
     // The restarted device may fence the host that has left. The repair for that may lose the blocks before the rebuild comes
