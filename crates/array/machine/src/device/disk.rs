@@ -12,7 +12,7 @@ use crate::{Block, DeviceEvent, DiskAsk, DiskToken, Extent, Life, OpId, Stamp};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// The answer to this read.
-    Read { call: Call, extent: Extent, waited: bool, locked: bool },
+    Read { call: Call, extent: Extent, waited: bool, locked: bool, repairs: bool },
     /// A write that is taken up again (`readmission.rs`), when it is known what lies there.
     TakeUp { call: Call, stamp: Stamp, blocks: Blocks },
     /// The answer to this write is given when all of its parts are done.

@@ -159,6 +159,7 @@ impl Device {
         self.output.push_back(DeviceOutput::State(state));
         if before.zip(now_is).is_some_and(|(before, now_is)| was_out(before, now_is)) {
             // Hosts continue without this device, and will not cancel their state here.
+            self.medium.are_resolved(|_| true);
             self.tso.clear(now, None, &mut self.memory, effects);
             self.locks.clear(None, effects);
             self.forget_readmission();

@@ -129,6 +129,7 @@ impl Device {
         if !self.is_fenced(life) {
             return effects.push(Effect::answer(call, Answer::Invalid));
         }
+        self.medium.are_resolved(|other| other == life);
         self.tso.clear(now, Some(life), &mut self.memory, effects);
         self.locks.clear(Some(life), effects);
         self.heard.remove(&life);

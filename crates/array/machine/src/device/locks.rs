@@ -18,6 +18,7 @@ pub(super) struct Ask {
     pub extent: Extent,
     pub mode: Mode,
     pub read: Option<Extent>,
+    pub repairs: bool,
     pub patience: Time,
     pub past: Past,
 }
@@ -68,7 +69,7 @@ impl Locks {
         }
         if let Some(index) = self.find(ask.call) {
             if self.queue[index].granted {
-                effects.push(Effect::locked(ask.call, ask.read, false, self.newest));
+                effects.push(Effect::locked(&ask, false, self.newest));
             }
             return;
         }
@@ -94,7 +95,7 @@ impl Locks {
         let lock = &mut self.queue[index];
         lock.granted = true;
         let ask = &lock.ask;
-        effects.push(Effect::locked(ask.call, ask.read, waited, self.newest));
+        effects.push(Effect::locked(ask, waited, self.newest));
     }
 
     fn settle(&mut self, effects: &mut Vec<Effect>) {
@@ -154,6 +155,22 @@ impl Locks {
         memory.put(now, call, Ended::Written);
         let parts = vec![Part { extent: blocks.extent, applies: true }];
         effects.push(Effect::Write { call, stamp, blocks, parts, waited: false });
+        self.settle(effects);
+    }
+
+    /// Takes a lock back that was granted.
+    pub(super) fn deny(
+        &mut self,
+        now: Time,
+        (call, waited): (Call, bool),
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(index) = self.find(call) {
+            self.queue.remove(index);
+        }
+        memory.put(now, call, Ended::GivenUp);
+        effects.push(Effect::Answer { call, waited, answer: Answer::Denied });
         self.settle(effects);
     }
 

@@ -12,7 +12,7 @@ use super::disk::Job;
 use super::memory::Ended;
 use super::{Device, DeviceOutput};
 use crate::message::{Answer, Call};
-use crate::{BadBlock, Block, BlockError, DiskError, Extent, Stamp, Time};
+use crate::{BadBlock, Block, BlockError, DiskError, Extent, Life, OpId, Scheme, Stamp, Time};
 
 /// A block may fail again after it was written anew, so often.
 const MOST_REWRITES: u32 = 2;
@@ -44,6 +44,8 @@ pub(super) struct Medium {
     /// The stamp of the last write of each block, as long as siblings are remembered.
     written: HashMap<u64, (Stamp, Time)>,
     by_age: VecDeque<(Time, u64)>,
+    /// Writes that the medium has not taken. The others may have them, until the host has had the stripe repaired.
+    lacking: BTreeMap<(OpId, u32), Extent>,
     counts: MediumCounts,
     /// Why the medium is of no more use.
     useless: Option<String>,
@@ -68,6 +70,16 @@ impl Medium {
                 "more than {MOST_REWRITTEN} of its blocks could not be read and were written anew"
             ));
         }
+    }
+
+    /// A host takes back what is left of an operation.
+    pub(super) fn is_resolved(&mut self, call: Call) {
+        self.lacking.remove(&(call.op, call.sibling));
+    }
+
+    /// What lives have left is repaired.
+    pub(super) fn are_resolved(&mut self, of: impl Fn(Life) -> bool) {
+        self.lacking.retain(|(op, _), _| !of(op.life));
     }
 
     /// Forgets old writes.
@@ -159,11 +171,30 @@ impl Device {
         self.unwritable(now, call, waited);
         let Job::Write { start, blocks, stamp } = job else { return };
         let extent = Extent { start: *start, count: blocks.len() as u32 };
+        // A lock server keeps others away until then.
+        if matches!(self.config.scheme, Scheme::TimestampOrdering | Scheme::DeviceLocking) {
+            self.medium.lacking.insert((call.op, call.sibling), extent);
+        }
         self.tso.not_taken(extent, *stamp);
         self.readmission.not_taken(extent, *stamp);
         for call in self.disk.dropped_for(extent) {
             self.unwritable(now, call, true);
         }
+    }
+
+    /// Returns true if parity may have a write of these blocks that is not here. A block of a missing device would be made of both.
+    pub(super) fn lacks_a_write(&self, read: Extent) -> bool {
+        self.medium.lacking.values().any(|extent| extent.overlaps(read))
+    }
+
+    /// Its host tries again, until the stripe is repaired. Nothing waits here: the repair's timestamp is newer.
+    pub(super) fn refuse_read(&mut self, now: Time, call: Call, read: Extent, waited: bool) {
+        let (memory, mut effects) = (&mut self.memory, Vec::new());
+        match self.config.scheme {
+            Scheme::DeviceLocking => self.locks.deny(now, (call, waited), memory, &mut effects),
+            _ => self.tso.reject(now, (call, read, waited), memory, &mut effects),
+        }
+        self.carry_out(effects);
     }
 
     fn unwritable(&mut self, now: Time, call: Call, waited: bool) {

@@ -215,6 +215,8 @@ enum Effect {
         waited: bool,
         /// The read of a lock that is there now.
         locked: bool,
+        /// A repair's.
+        repairs: bool,
     },
     Write {
         call: Call,
@@ -239,17 +241,18 @@ impl Effect {
     }
 
     /// The pre-write exists; the requested blocks are read.
-    fn granted(call: Call, read: Option<Extent>, waited: bool) -> Self {
+    fn granted(call: Call, read: Option<Extent>, repairs: bool, waited: bool) -> Self {
         match read {
-            Some(extent) => Effect::Read { call, extent, waited, locked: false },
+            Some(extent) => Effect::Read { call, extent, waited, locked: false, repairs },
             None => Effect::Answer { call, waited, answer: Answer::Done },
         }
     }
 
     /// The lock exists; the requested blocks are read.
-    fn locked(call: Call, read: Option<Extent>, waited: bool, seen: Time) -> Self {
-        match read {
-            Some(extent) => Effect::Read { call, extent, waited, locked: true },
+    fn locked(ask: &locks::Ask, waited: bool, seen: Time) -> Self {
+        let (call, repairs) = (ask.call, ask.repairs);
+        match ask.read {
+            Some(extent) => Effect::Read { call, extent, waited, locked: true, repairs },
             None => Effect::Answer { call, waited, answer: Answer::Locked { seen, content: None } },
         }
     }
@@ -444,8 +447,8 @@ impl Device {
         for effect in effects {
             match effect {
                 Effect::Answer { call, waited, answer } => self.reply(call, waited, answer),
-                Effect::Read { call, extent, waited, locked } => {
-                    let purpose = Purpose::Read { call, extent, waited, locked };
+                Effect::Read { call, extent, waited, locked, repairs } => {
+                    let purpose = Purpose::Read { call, extent, waited, locked, repairs };
                     self.disk.add(Some(call.op), Job::Read(extent), purpose);
                 }
                 Effect::Write { call, stamp, blocks, parts, waited } => {
@@ -539,7 +542,12 @@ impl Device {
 
     fn answer_for(&mut self, now: Time, purpose: Purpose, answer: DiskAnswer) {
         match (purpose, answer) {
-            (Purpose::Read { call, extent, waited, locked }, DiskAnswer::Read(mut blocks)) => {
+            (Purpose::Read { call, extent, waited, repairs: false, .. }, DiskAnswer::Read(_))
+                if self.lacks_a_write(extent) =>
+            {
+                self.refuse_read(now, call, extent, waited);
+            }
+            (Purpose::Read { call, extent, waited, locked, .. }, DiskAnswer::Read(mut blocks)) => {
                 self.note_read(extent, &mut blocks);
                 let content = self.content(extent, blocks);
                 let answer = if locked {

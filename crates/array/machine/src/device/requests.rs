@@ -79,14 +79,16 @@ impl Device {
         let Request { call, stamp, .. } = request;
         if matches!(request.action, Action::Cancel | Action::Unlock) {
             self.readmission.give_up(call);
+            self.medium.is_resolved(call);
         }
         match request.action {
             Action::Read { extent, .. } => {
-                effects.push(Effect::Read { call, extent, waited: false, locked: false });
+                let (waited, locked, repairs) = (false, false, false);
+                effects.push(Effect::Read { call, extent, waited, locked, repairs });
             }
             Action::Write { blocks, .. } => self.write(now, call, stamp, blocks, effects),
-            Action::Prepare { read, write, starving, past, .. } => {
-                let asked = Prepare { call, stamp, read, write, starving, past };
+            Action::Prepare { read, write, repairs, starving, past } => {
+                let asked = Prepare { call, stamp, read, write, repairs, starving, past };
                 self.tso.prepare(now, asked, &mut self.memory, effects);
             }
             // The device has forgotten this write's phase 1, so the scheme would not find it.
@@ -99,8 +101,8 @@ impl Device {
                 self.tso.commit(now, call, blocks, &mut self.memory, effects);
             }
             Action::Cancel => self.tso.cancel(now, call, &mut self.memory, effects),
-            Action::Lock { extent, mode, read, patience, past, .. } => {
-                let ask = Ask { call, stamp, extent, mode, read, patience, past };
+            Action::Lock { extent, mode, read, repairs, patience, past } => {
+                let ask = Ask { call, stamp, extent, mode, read, repairs, patience, past };
                 self.locks.lock(now, ask, &self.memory, effects);
             }
             Action::WriteUnlock(blocks) => {

@@ -30,6 +30,7 @@ pub(super) struct Prepare {
     pub stamp: Stamp,
     pub read: Option<Extent>,
     pub write: Option<Extent>,
+    pub repairs: bool,
     pub starving: bool,
     pub past: Past,
 }
@@ -131,7 +132,7 @@ impl Tso {
             // The first answer may be on its way, and the pre-write in use: it stays. But what would be read now is newer.
             return effects.push(match asked.read.and_then(|read| self.overtaken(stamp, read)) {
                 Some(seen) => Effect::answer(call, Answer::Overtaken { seen }),
-                None => Effect::granted(call, known.asked.read, false),
+                None => Effect::granted(call, known.asked.read, known.asked.repairs, false),
             });
         }
         if let Some(answer) = super::ahead(now, self.ahead, stamp) {
@@ -149,7 +150,7 @@ impl Tso {
             if let Some(extent) = asked.read {
                 self.has_read(extent, stamp);
             }
-            effects.push(Effect::granted(call, asked.read, false));
+            effects.push(Effect::granted(call, asked.read, asked.repairs, false));
         }
         if waiting || asked.write.is_some() {
             let sibling = Sibling { asked, waiting, held: None };
@@ -294,6 +295,22 @@ impl Tso {
         self.untaken.retain(|block, last| times.get(block).is_some_and(|t| t.written == *last));
     }
 
+    /// Rejects an operation that was let through to read these blocks.
+    pub(super) fn reject(
+        &mut self,
+        now: Time,
+        (call, read, waited): (Call, Extent, bool),
+        memory: &mut Memory,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.siblings.remove(&(call.op, call.sibling));
+        memory.put(now, call, Ended::GivenUp);
+        let seen = blocks(read).map(|block| self.times(block).written.time).max();
+        let answer = Answer::Rejected { seen: seen.unwrap_or_default() };
+        effects.push(Effect::Answer { call, waited, answer });
+        self.settle(now, memory, effects);
+    }
+
     /// C: cancels a pre-write or a waiting read.
     pub(super) fn cancel(
         &mut self,
@@ -366,12 +383,12 @@ impl Tso {
         }
         let Some(sibling) = self.siblings.get_mut(&key) else { return };
         sibling.waiting = false;
-        let stamp = sibling.asked.stamp;
+        let Prepare { stamp, repairs, .. } = sibling.asked;
         if sibling.asked.write.is_none() {
             self.siblings.remove(&key);
         }
         self.has_read(read, stamp);
-        effects.push(Effect::granted(call, Some(read), true));
+        effects.push(Effect::granted(call, Some(read), repairs, true));
     }
 
     /// Forgets blocks that were not used for long, and moves the floor up. Blocks with a pre-write or a waiting read keep

@@ -363,3 +363,57 @@ fn a_write_is_not_done_because_a_newer_one_was_not_taken() {
         assert_eq!(errors, 2, "{case}");
     }
 }
+
+/// A device's medium does not take a write, which parity has, and another write hides parity's record of it. Beside a missing device,
+/// nobody makes blocks of both before the stripe is repaired.
+#[test]
+fn what_a_medium_has_not_taken_yields_nothing() {
+    for scheme in SCHEMES {
+        let (mut right, mut refused) = (0, 0);
+        for seed in 0..300 {
+            let case = format!("{scheme}, seed {seed}");
+            let (mut world, content) = fill(World::new(raid5(), scheme, 3, seed));
+            let missing = world.layout.place(1).device;
+            world.dead.insert(missing);
+            let change = Change::Fail(missing, 0);
+            assert_eq!(run(&mut world, Work::Change { change }), Ok(HostAnswer::Done));
+            let place = world.layout.place(2);
+            world.disks[usize::from(place.device.0)].bad.insert(place.block, Bad::Dead);
+            let work = world.write(Span { start: 0, count: 4 });
+            let Work::Write { data: written, .. } = work.clone() else { unreachable!() };
+            world.submit(0, work);
+            let mut left = [20, 10];
+            loop {
+                for (host, left) in (1..).zip(&mut left) {
+                    if *left > 0 && !world.submitted.keys().any(|(other, _)| *other == host) {
+                        *left -= 1;
+                        let work = match host {
+                            1 => world.write(Span { start: 5, count: 1 }),
+                            _ => Work::Read { span: Span { start: 1, count: 1 } },
+                        };
+                        world.submit(host, work);
+                    }
+                }
+                if !world.step() {
+                    break;
+                }
+            }
+            let are_idle =
+                world.devices.iter().all(|device| device.id() == missing || device.is_idle());
+            assert!(world.submitted.is_empty() && are_idle, "{case}: {}", world.left());
+            let size = world.layout.block_size as usize;
+            for done in world.done.iter().filter(|done| done.host == 2) {
+                match &done.result {
+                    Ok(HostAnswer::Read { data }) => {
+                        let either = [&content, &written].map(|all| all.slice(size..2 * size));
+                        assert!(either.contains(data), "{case}: {data:?} is nobody's");
+                        right += 1;
+                    }
+                    Err(OpError::Lost { .. } | OpError::Medium { .. }) => refused += 1,
+                    other => panic!("{case}: {other:?}"),
+                }
+            }
+        }
+        assert!(right > 0 && refused > 0, "{scheme}: {right} {refused}");
+    }
+}

@@ -21,12 +21,16 @@ fn done(op: u64) -> Effect {
     Effect::answer(call(op), Answer::Done)
 }
 
+fn has_lock(op: u64, waited: bool, seen: Time) -> Effect {
+    Effect::Answer { call: call(op), waited, answer: Answer::Locked { seen, content: None } }
+}
+
 fn locked(op: u64) -> Effect {
-    Effect::locked(call(op), None, false, 0)
+    has_lock(op, false, 0)
 }
 
 fn late(op: u64) -> Effect {
-    Effect::locked(call(op), None, true, 0)
+    has_lock(op, true, 0)
 }
 
 fn denied(op: u64, waited: bool) -> Effect {
@@ -40,7 +44,8 @@ impl Rig {
 
     fn ask(&mut self, op: u64, mode: Mode, past: Past) -> Vec<Effect> {
         let (call, extent, stamp) = (call(op), B, Stamp::default());
-        let ask = Ask { call, stamp, extent, mode, read: None, patience: 10, past };
+        let (read, repairs) = (None, false);
+        let ask = Ask { call, stamp, extent, mode, read, repairs, patience: 10, past };
         let mut effects = Vec::new();
         self.locks.lock(0, ask, &self.memory, &mut effects);
         effects
@@ -155,7 +160,7 @@ fn who_gets_a_lock_learns_what_was_written_last() {
     let blocks = Blocks { extent: B, data: Bytes::new(), header: Header::default(), marks: vec![] };
     let stamp = Stamp { time: 7, host: 1 };
     rig.locks.write_unlock(0, call(1), stamp, blocks, &mut rig.memory, &mut effects);
-    assert_eq!(rig.lock(2, X), [Effect::locked(call(2), None, false, 7)]);
+    assert_eq!(rig.lock(2, X), [has_lock(2, false, 7)]);
 }
 
 /// Otherwise its host writes at a device that has not fenced it yet, when this one has told what it may write.
@@ -166,7 +171,8 @@ fn a_fenced_life_gets_no_lock_for_which_it_waits() {
     let life = Life { host: HostId(2), incarnation: 1 };
     let theirs = Call { op: OpId { life, seq: 2 }, ..call(2) };
     let (stamp, past) = (Stamp::default(), Past::Nobody);
-    let ask = Ask { call: theirs, stamp, extent: B, mode: X, read: None, patience: 10, past };
+    let (read, repairs) = (None, false);
+    let ask = Ask { call: theirs, stamp, extent: B, mode: X, read, repairs, patience: 10, past };
     let mut effects = Vec::new();
     rig.locks.lock(0, ask, &rig.memory, &mut effects);
     let mut fenced = Fences::default();

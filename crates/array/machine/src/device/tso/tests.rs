@@ -30,6 +30,7 @@ fn asked(stamp: Time, read: Option<Extent>, write: Option<Extent>) -> Prepare {
         stamp: Stamp { time: stamp, host: 1 },
         read,
         write,
+        repairs: false,
         starving: false,
         past: Past::Nobody,
     }
@@ -44,11 +45,11 @@ fn accepted(stamp: Time) -> Vec<Effect> {
 }
 
 fn data(stamp: Time, extent: Extent) -> Vec<Effect> {
-    vec![Effect::granted(call(stamp), Some(extent), false)]
+    vec![Effect::granted(call(stamp), Some(extent), false, false)]
 }
 
 fn data_late(stamp: Time, extent: Extent) -> Effect {
-    Effect::granted(call(stamp), Some(extent), true)
+    Effect::granted(call(stamp), Some(extent), false, true)
 }
 
 impl Rig {
