@@ -70,3 +70,19 @@ def test_a_kernel_that_is_not_installed(qemu: ModuleType, tmp_path: Path) -> Non
     options = argparse.Namespace(image=None, release="6.12.0-none")
     with pytest.raises(qemu.Failed, match="apt download linux-image-6.12.0-none"):
         qemu.find_image(options, tmp_path)
+
+
+def test_races_of_the_claim_are_told_from_stock_ones(qemu: ModuleType) -> None:
+    line = "[    9.1] =================================================================="
+    stock = f"{line}\n[ 9.1] BUG: KCSAN: data-race in glock_work_func / run_queue\n[ 9.1]  do_xmote+0x10/0x20\n{line}\n"
+    ours = f"{line}\n[ 9.2] BUG: KCSAN: data-race in dlm_lock / dlm_unlock\n[ 9.2]  dlm_claim_settle+0x1/0x2\n{line}\n"
+    between = "[ 9.3] dlm_claim: nothing of a race\n"
+    counts, found = qemu.races(stock + between + ours + stock)
+    assert counts == {"glock_work_func / run_queue": 2, "dlm_lock / dlm_unlock": 1}
+    assert found == ["data race in dlm_lock / dlm_unlock"]
+
+
+def test_a_kernel_that_was_not_built_is_named(qemu: ModuleType, tmp_path: Path) -> None:
+    options = argparse.Namespace(kernel=tmp_path / "none")
+    with pytest.raises(qemu.Failed, match="labs/qemu/kernel"):
+        qemu.find_built(options)
