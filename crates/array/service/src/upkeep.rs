@@ -368,7 +368,8 @@ pub fn bring_in(
         match admit(array, file, &answers, device).map_err(|e| e.to_string())? {
             Admission::Good => return Ok(()),
             Admission::Ready => break,
-            Admission::Begun => (begun, end) = (true, Instant::now() + patience),
+            // Once: a device that comes and goes is not waited for without an end.
+            Admission::Begun if !begun => (begun, end) = (true, Instant::now() + patience),
             Admission::Absent(why) | Admission::Alone(why) if Instant::now() > end => {
                 return Err(format!("device {}: {why}", device.0));
             }
@@ -378,7 +379,13 @@ pub fn bring_in(
                 let waits = waits.unwrap_or_else(|| "see its log".into());
                 return Err(format!("device {} is not there with the others: {waits}", device.0));
             }
-            Admission::Waits | Admission::Absent(_) | Admission::Alone(_) => {}
+            Admission::Begun if Instant::now() > end => {
+                return Err(format!(
+                    "device {} does not stay with the others: see its log",
+                    device.0
+                ));
+            }
+            Admission::Begun | Admission::Waits | Admission::Absent(_) | Admission::Alone(_) => {}
         }
         std::thread::sleep(LOOKS);
     }

@@ -262,7 +262,10 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
         let mut waits = None;
         match upkeep::admit(&array, &file, &answers, device).or_fail(Code::Failed)? {
             Admission::Ready => break,
-            Admission::Begun => (begun, end) = (true, Instant::now() + patience(&file)),
+            // Once: a device that comes and goes is not waited for without an end.
+            Admission::Begun if !begun => {
+                (begun, end) = (true, Instant::now() + patience(&file));
+            }
             Admission::Absent(why) => {
                 let what = format!(
                     "device {0} is not there ({why}): start the new one with `lockify array device FILE --create --id {0}`",
@@ -283,7 +286,7 @@ pub fn replace(args: &ReplaceArgs) -> Ended {
                 give_up(&array, state, &lost_with(&file, &answers, state, device), device)?;
             }
             Admission::Alone(why) => waits = Some(why),
-            Admission::Waits => {}
+            Admission::Begun | Admission::Waits => {}
         }
         if Instant::now() > end {
             let waits = waits.unwrap_or_else(|| unready(&answers, device));

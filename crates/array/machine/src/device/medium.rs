@@ -12,7 +12,7 @@ use super::disk::Job;
 use super::memory::Ended;
 use super::{Device, DeviceOutput};
 use crate::message::{Answer, Call};
-use crate::{BadBlock, Block, BlockError, DiskError, Extent, Life, OpId, Scheme, Stamp, Time};
+use crate::{BadBlock, Block, BlockError, DiskError, Extent, Life, Scheme, Stamp, Time};
 
 /// A block may fail again after it was written anew, so often.
 const MOST_REWRITES: u32 = 2;
@@ -45,7 +45,7 @@ pub(super) struct Medium {
     written: HashMap<u64, (Stamp, Time)>,
     by_age: VecDeque<(Time, u64)>,
     /// Writes that the medium has not taken. The others may have them, until the host has had the stripe repaired.
-    lacking: BTreeMap<(OpId, u32), Extent>,
+    lacking: Vec<(Call, Extent)>,
     counts: MediumCounts,
     /// Why the medium is of no more use.
     useless: Option<String>,
@@ -74,12 +74,12 @@ impl Medium {
 
     /// A host takes back what is left of an operation.
     pub(super) fn is_resolved(&mut self, call: Call) {
-        self.lacking.remove(&(call.op, call.sibling));
+        self.lacking.retain(|(of, _)| (of.op, of.sibling) != (call.op, call.sibling));
     }
 
     /// What lives have left is repaired.
     pub(super) fn are_resolved(&mut self, of: impl Fn(Life) -> bool) {
-        self.lacking.retain(|(op, _), _| !of(op.life));
+        self.lacking.retain(|(call, _)| !of(call.op.life));
     }
 
     /// Forgets old writes.
@@ -173,7 +173,7 @@ impl Device {
         let extent = Extent { start: *start, count: blocks.len() as u32 };
         // A lock server keeps others away until then.
         if matches!(self.config.scheme, Scheme::TimestampOrdering | Scheme::DeviceLocking) {
-            self.medium.lacking.insert((call.op, call.sibling), extent);
+            self.medium.lacking.push((call, extent));
         }
         self.tso.not_taken(extent, *stamp);
         self.readmission.not_taken(extent, *stamp);
@@ -184,7 +184,7 @@ impl Device {
 
     /// Returns true if parity may have a write of these blocks that is not here. A block of a missing device would be made of both.
     pub(super) fn lacks_a_write(&self, read: Extent) -> bool {
-        self.medium.lacking.values().any(|extent| extent.overlaps(read))
+        self.medium.lacking.iter().any(|(_, extent)| extent.overlaps(read))
     }
 
     /// Its host tries again, until the stripe is repaired. Nothing waits here: the repair's timestamp is newer.
